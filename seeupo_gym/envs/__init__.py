@@ -1,0 +1,24 @@
+"""Multi-turn tasks as Gymnasium environments: the table of registered ids."""
+
+import gymnasium as gym
+
+NAMESPACE = "seeupo_gym"
+
+# Name -> entry point; the environment classes are imported when one is made.
+ENTRY_POINTS = {
+    "CoordinationTrap-v0": "seeupo_gym.envs.coordination_trap:CoordinationTrapEnv",
+    "ContextChain-v0": "seeupo_gym.envs.context_chain:ContextChainEnv",
+    "ToolChain-v0": "seeupo_gym.envs.tool_chain:ToolChainEnv",
+}
+
+ENV_IDS = tuple(f"{NAMESPACE}/{name}" for name in ENTRY_POINTS)
+
+
+def register_envs() -> None:
+    """Register every id that is not registered yet."""
+    for env_id, entry_point in zip(ENV_IDS, ENTRY_POINTS.values(), strict=True):
+        if env_id not in gym.registry:
+            gym.register(env_id, entry_point=entry_point)
+
+
+register_envs()

@@ -1,0 +1,138 @@
+"""Run a list of seeded episodes through the lanes of a vector environment."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
+
+from seeupo_gym.envs.vector import TaskVecEnv
+
+NO_EPISODE = -1
+
+
+class EpisodeLanes:
+    """
+    Bookkeeping of which episode and which turn each lane of a vector environment is at.
+
+    Episode ``e`` is played in lane ``e % n_envs``. Where the environment takes a queue of seeds
+    (:mod:`seeupo_gym.envs.vector`), a lane goes from one episode straight to its next, and is parked when
+    it has none left. Any other vector environment is run in rounds: all lanes are reset with explicit
+    seeds, and the ones that finish early take steps that nobody uses until the last one has finished.
+
+    Use it as a context manager, so that the environment leaves the queue mode also when something fails::
+
+        with EpisodeLanes(env, seeds) as lanes:
+            obs = lanes.reset()
+            while lanes.running:
+                next_obs, rewards, dones, infos = env.step(act(obs, lanes.turns))
+                ...  # lanes.episodes says whose step this was
+                obs = lanes.advance(next_obs, dones)
+
+    :param env: the vector environment, wrapped or not
+    :param seeds: seed of every episode, shape (episodes,), in [0, 2**63)
+    :param noise_seeds: seeds of the transitions alone, same shape; None: they follow ``seeds``
+    """
+
+    def __init__(self, env: VecEnv, seeds: NDArray[np.int64], noise_seeds: NDArray[np.int64] | None = None) -> None:
+        self.env = env
+        n_envs, n_episodes = env.num_envs, len(seeds)
+        self._seeds, self._noise_seeds = seeds, noise_seeds
+        self._n_rounds = -(-n_episodes // n_envs)
+        schedule = np.full(self._n_rounds * n_envs, NO_EPISODE)
+        schedule[:n_episodes] = np.arange(n_episodes)
+        self._schedule = schedule.reshape(self._n_rounds, n_envs).T
+        self._round = np.zeros(n_envs, dtype=np.int64)
+        self._native = env.unwrapped if isinstance(env.unwrapped, TaskVecEnv) else None
+        self._queued = self._native is not None or env.has_attr("queue_episodes")
+        # A parked lane repeats its last observation, which would bias the running statistics of VecNormalize.
+        self._park = self._queued and unwrap_vec_normalize(env) is None
+        self.episodes = self._schedule[:, 0].copy()
+        self.turns = np.zeros(n_envs, dtype=np.int64)
+
+    def __enter__(self) -> EpisodeLanes:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._queued and not isinstance(exc, (EOFError, BrokenPipeError)):
+            self._queue_episodes(None, None)
+
+    @property
+    def active(self) -> NDArray[np.bool_]:
+        """Which lanes are in the middle of an episode of the list, shape (n_envs,)."""
+        return self.episodes != NO_EPISODE
+
+    @property
+    def running(self) -> bool:
+        """Whether any episode of the list is still to be finished."""
+        return bool((self.episodes != NO_EPISODE).any())
+
+    @property
+    def n_steps(self) -> int:
+        """How many environment steps the next call of ``env.step`` takes, used or not."""
+        return int(self.active.sum()) if self._park else self.env.num_envs
+
+    def reset(self) -> Any:
+        """Start the first episode of every lane and return the observations."""
+        if self._queued:
+            noise_seeds = None if self._noise_seeds is None else self._per_lane(self._noise_seeds)
+            self._queue_episodes(self._per_lane(self._seeds), noise_seeds)
+            return self.env.reset()
+        return self._start_round()
+
+    def advance(self, obs: Any, dones: NDArray[np.bool_]) -> Any:
+        """
+        Account for one step of the environment.
+
+        :param obs: the observations the step returned
+        :param dones: the ends of episodes it returned, shape (n_envs,)
+        :return: the observations to act on next
+        """
+        self.turns += 1
+        finished = np.flatnonzero(dones & self.active)
+        self.turns[dones] = 0
+        if finished.size == 0:
+            return obs
+        self._round[finished] += 1
+        if not self._queued:
+            self.episodes[finished] = NO_EPISODE
+            if not self.running and self._round.max() < self._n_rounds:
+                return self._start_round()
+            return obs
+        following = np.minimum(self._round[finished], self._n_rounds - 1)
+        over = self._round[finished] >= self._n_rounds
+        self.episodes[finished] = np.where(over, NO_EPISODE, self._schedule[finished, following])
+        return obs
+
+    def _per_lane(self, seeds: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.where(self._schedule == NO_EPISODE, -1, seeds[self._schedule])
+
+    def _queue_episodes(self, seeds: NDArray[np.int64] | None, noise_seeds: NDArray[np.int64] | None) -> None:
+        if self._native is not None:
+            self._native.queue_episodes(seeds, noise_seeds, self._park)
+            return
+        for lane in range(self.env.num_envs):
+            row = None if seeds is None else seeds[lane].tolist()
+            noise_row = None if noise_seeds is None else noise_seeds[lane].tolist()
+            self.env.env_method("queue_episodes", row, noise_row, self._park, indices=lane)
+
+    def _start_round(self) -> Any:
+        self._round[:] = self._round.max()
+        self.episodes = self._schedule[:, self._round[0]].copy()
+        self.turns[:] = 0
+        # An idle lane repeats the first one's episode. VecEnv.seed() can only give consecutive seeds.
+        episodes = np.where(self.active, self.episodes, self.episodes[0])
+        self.env.unwrapped._seeds = self._seeds[episodes].tolist()
+        obs = self.env.reset()
+        if self._noise_seeds is not None:
+            for lane, seed in enumerate(self._noise_seeds[episodes].tolist()):
+                if self.env.has_attr("reseed_noise"):
+                    self.env.env_method("reseed_noise", seed, indices=lane)
+                else:
+                    self.env.set_attr("np_random", np.random.default_rng(seed), indices=lane)
+        return obs

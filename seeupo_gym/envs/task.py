@@ -1,0 +1,226 @@
+"""A multi-turn task: dynamics written once, for many lanes at a time, and its Gymnasium view."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+# Which lanes a call is about: an index array, or ``slice(None)`` for all of them without a copy.
+Lanes = NDArray[np.int64] | slice
+
+ALL_LANES = slice(None)
+
+# Seeds below this bound are for training, the ones from it on are kept for evaluation (see Task.reset).
+HELD_OUT_SEED = 2**31
+MAX_SEED = 2**63 - 1
+
+
+class StepResult(NamedTuple):
+    """What one step of some lanes gave, one entry a lane."""
+
+    rewards: NDArray[np.float32]
+    dones: NDArray[np.bool_]
+    successes: NDArray[np.bool_]
+
+
+def one_hot(indices: NDArray[np.int64], n: int) -> NDArray[np.float32]:
+    """
+    Encode indices as unit vectors; an index outside [0, n) becomes the zero vector ("none").
+
+    :param indices: shape (lanes,)
+    :param n: length of each vector
+    :return: shape (lanes, n)
+    """
+    return (indices[:, None] == np.arange(n)).astype(np.float32)
+
+
+class Task(ABC):
+    """
+    Dynamics of one multi-turn task, batched: the state of lane ``i`` is row ``i`` of every state array.
+
+    A subclass sets ``observation_space``, ``action_space`` and ``max_turns`` before it calls this
+    constructor, draws all its randomness from :mod:`seeupo_gym.envs.counter_rng` with ``task_seeds`` (what the
+    episode starts from) and ``noise_seeds`` (what happens on the way), and never loops over lanes.
+
+    :param n_lanes: number of lanes, at least 1
+    """
+
+    observation_space: spaces.Space[Any]
+    action_space: spaces.Discrete | spaces.MultiDiscrete
+    max_turns: int
+    has_action_masks: ClassVar[bool] = False
+
+    def __init__(self, n_lanes: int = 1) -> None:
+        if n_lanes < 1:
+            raise ValueError(f"n_lanes must be at least 1, got {n_lanes}")
+        self.n_lanes = n_lanes
+        self.turns = np.zeros(n_lanes, dtype=np.int64)
+        self.task_seeds = np.zeros(n_lanes, dtype=np.uint64)
+        self.noise_seeds = np.zeros(n_lanes, dtype=np.uint64)
+        n_choices = self.action_space.n if isinstance(self.action_space, spaces.Discrete) else self.action_space.nvec
+        self._n_choices = np.asarray(n_choices)
+
+    def reset(
+        self, seeds: NDArray[np.int64], noise_seeds: NDArray[np.int64] | None = None, lanes: Lanes = ALL_LANES
+    ) -> None:
+        """
+        Start an episode in each of the given lanes. A seed fixes the whole task.
+
+        :param seeds: one seed a lane, in [0, 2**63). Unseeded episodes draw theirs from
+            [0, ``HELD_OUT_SEED``), so that seeds from ``HELD_OUT_SEED`` on are never trained on by chance.
+        :param noise_seeds: seeds of the transitions alone; by default the transitions follow ``seeds``
+        :param lanes: the lanes to reset
+        """
+        self.turns[lanes] = 0
+        self.task_seeds[lanes] = seeds
+        self.noise_seeds[lanes] = seeds if noise_seeds is None else noise_seeds
+        self._start(lanes)
+
+    def step(self, actions: NDArray[np.int64], lanes: Lanes = ALL_LANES) -> StepResult:
+        """
+        Take one turn in each of the given lanes; all of them must be in the middle of an episode.
+
+        :param actions: one checked action a lane (see :meth:`check_actions`)
+        :param lanes: the lanes to step
+        :return: rewards, ends of episodes and successes, in the order of ``lanes``
+        """
+        self.turns[lanes] += 1
+        return self._advance(actions, lanes)
+
+    def check_actions(self, actions: Any) -> NDArray[np.int64]:
+        """
+        Validate a batch of actions.
+
+        :param actions: shape (lanes,) for Discrete, (lanes, components) for MultiDiscrete
+        :return: the actions as ``int64``
+        :raises ValueError: if the type, the shape or a value is outside the action space; names the lane
+        """
+        array = np.asarray(actions)
+        if array.dtype.kind not in "iu":
+            raise ValueError(f"actions must be integers for {self.action_space}, got {array.dtype} ({actions!r})")
+        if array.shape[1:] != self._n_choices.shape:
+            raise ValueError(f"an action must have shape {self._n_choices.shape}, got {array.shape[1:]}")
+        wrong = (array < 0) | (array >= self._n_choices)
+        if wrong.any():
+            lane = int(np.argwhere(wrong)[0][0])
+            raise ValueError(f"action {array[lane]} of lane {lane} is outside {self.action_space}")
+        return array.astype(np.int64, copy=False)
+
+    @abstractmethod
+    def _start(self, lanes: Lanes) -> None:
+        """Draw the initial state of the given lanes; turns and seeds are set already."""
+
+    @abstractmethod
+    def _advance(self, actions: NDArray[np.int64], lanes: Lanes) -> StepResult:
+        """Apply actions; ``turns`` already counts this turn."""
+
+    @abstractmethod
+    def observe(self, lanes: Lanes = ALL_LANES) -> NDArray[np.float32]:
+        """Observations of the given lanes, valid after the end of an episode too; a fresh array."""
+
+    def action_masks(self, lanes: Lanes = ALL_LANES) -> NDArray[np.bool_]:
+        """Which choices the environment accepts, in sb3-contrib's layout: shape (lanes, sum of choices)."""
+        raise AttributeError(f"{type(self).__name__} has no invalid actions")
+
+    @abstractmethod
+    def expert_actions(self, lanes: Lanes = ALL_LANES) -> NDArray[np.int64]:
+        """The reference expert's actions; it sees what the agent sees and what the docstring says of it."""
+
+    @abstractmethod
+    def opening_text(self, lane: int) -> str:
+        """What a person would read at the start of the episode of this lane."""
+
+    @abstractmethod
+    def turn_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
+        """What a person would read of the turn just taken by this lane."""
+
+
+class TaskEnv(gym.Env[Any, Any]):
+    """
+    One lane of a :class:`Task` as a Gymnasium environment.
+
+    The seed given to ``reset`` is the task's seed; later resets without a seed draw theirs from ``np_random``.
+
+    :param make_task: makes the task with a given number of lanes
+    :param render_mode: ``"ansi"`` makes :meth:`render` return the transcript of the episode so far
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it mutable)
+
+    def __init__(self, make_task: Callable[[int], Task], render_mode: str | None = None) -> None:
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ValueError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
+        self.make_task = make_task
+        self.task = make_task(1)
+        self.observation_space = self.task.observation_space
+        self.action_space = self.task.action_space
+        self.max_turns = self.task.max_turns
+        self.render_mode = render_mode
+        self._transcript: list[str] = []
+        self._running = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """
+        Start an episode.
+
+        :param seed: fixes the task and its transitions
+        :param options: must be empty
+        :raises ValueError: for a seed over 2**63 - 1 or an option, as there are none
+        """
+        super().reset(seed=seed)
+        if options:
+            raise ValueError(f"{type(self).__name__} has no reset options, got {sorted(options)}")
+        if seed is None:
+            seed = int(self.np_random.integers(HELD_OUT_SEED))
+        if seed > MAX_SEED:
+            raise ValueError(f"seed must be at most 2**63 - 1, got {seed}")
+        self.task.reset(np.array([seed]))
+        self._running = True
+        if self.render_mode == "ansi":
+            self._transcript = [self.task.opening_text(0)]
+        return self.task.observe()[0], {}
+
+    def reseed_noise(self, seed: int) -> None:
+        """
+        Give the rest of this episode's transitions randomness of their own.
+
+        :param seed: in [0, 2**63)
+        """
+        self.task.noise_seeds[0] = seed
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """
+        Take one turn.
+
+        :param action: an element of ``action_space``
+        :raises ValueError: if the action is not in the action space
+        :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
+        """
+        if not self._running:
+            raise gym.error.ResetNeeded("the episode is over (or never began): call reset() before step()")
+        checked = self.task.check_actions(np.asarray(action)[None])
+        result = self.task.step(checked)
+        done = bool(result.dones[0])
+        self._running = not done
+        if self.render_mode == "ansi":
+            self._transcript.append(self.task.turn_text(0, checked[0], result))
+        info = {"is_success": bool(result.successes[0])} if done else {}
+        return self.task.observe()[0], float(result.rewards[0]), done, False, info
+
+    def render(self) -> str | None:  # type: ignore[override]
+        """Return the transcript so far (``render_mode="ansi"``), else None."""
+        return "\n".join(self._transcript) if self.render_mode == "ansi" else None
+
+
+class MaskedTaskEnv(TaskEnv):
+    """A :class:`TaskEnv` with invalid actions; sb3-contrib knows such environments by the method below."""
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Return which choices are valid now, shape (sum of choices,)."""
+        return self.task.action_masks()[0]

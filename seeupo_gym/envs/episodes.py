@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
+from seeupo_gym.envs.task import ALL_LANES, Lanes
 from seeupo_gym.envs.vector import TaskVecEnv
 
 NO_EPISODE = -1
@@ -38,6 +39,8 @@ class EpisodeLanes:
     """
 
     def __init__(self, env: VecEnv, seeds: NDArray[np.int64], noise_seeds: NDArray[np.int64] | None = None) -> None:
+        if len(seeds) == 0:
+            raise ValueError("seeds must hold at least one episode")
         self.env = env
         n_envs, n_episodes = env.num_envs, len(seeds)
         self._seeds, self._noise_seeds = seeds, noise_seeds
@@ -65,12 +68,19 @@ class EpisodeLanes:
     @property
     def active(self) -> NDArray[np.bool_]:
         """Which lanes are in the middle of an episode of the list, shape (n_envs,)."""
-        return self.episodes != NO_EPISODE
+        active: NDArray[np.bool_] = self.episodes != NO_EPISODE
+        return active
+
+    @property
+    def acting(self) -> Lanes:
+        """The lanes that need an action: all of them, unless some are parked."""
+        active = self.active
+        return ALL_LANES if not self._park or active.all() else np.flatnonzero(active)
 
     @property
     def running(self) -> bool:
         """Whether any episode of the list is still to be finished."""
-        return bool((self.episodes != NO_EPISODE).any())
+        return bool(self.active.any())
 
     @property
     def n_steps(self) -> int:
@@ -82,6 +92,8 @@ class EpisodeLanes:
         if self._queued:
             noise_seeds = None if self._noise_seeds is None else self._per_lane(self._noise_seeds)
             self._queue_episodes(self._per_lane(self._seeds), noise_seeds)
+            # A seed set earlier by VecEnv.seed() and not used yet would take the place of the first episode.
+            self.env.unwrapped._reset_seeds()
             return self.env.reset()
         return self._start_round()
 

@@ -1,0 +1,136 @@
+"""Checks of what an environment offers and returns, with messages that say what to do."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from seeupo_gym.agents.policies import NonFiniteError
+
+_SUPPORTED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+_FLATTEN = "wrap the environment with gymnasium.wrappers.FlattenObservation"
+_ENCODE = "encode it as a Box with gymnasium.wrappers.TransformObservation"
+
+
+def check_spaces(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+    """
+    Refuse spaces that the policies cannot handle.
+
+    :param observation_space: Box, Discrete, MultiDiscrete, MultiBinary, or a flat Dict of those
+    :param action_space: Box, Discrete, MultiDiscrete or one-dimensional MultiBinary
+    :raises ValueError: with the wrapper that helps
+    """
+    nested = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"": observation_space}
+    for key, space in nested.items():
+        if isinstance(space, _SUPPORTED):
+            continue
+        cure = _FLATTEN if isinstance(space, (spaces.Tuple, spaces.Dict)) else _ENCODE
+        where = f" (entry {key!r})" if key else ""
+        raise ValueError(f"SeeUPO does not support the observation space {type(space).__name__}{where}: {cure}")
+    if not isinstance(action_space, _SUPPORTED):
+        raise ValueError(
+            f"SeeUPO does not support the action space {type(action_space).__name__}: wrap the environment with "
+            "gymnasium.wrappers.TransformAction so that its actions are Box, Discrete, MultiDiscrete or MultiBinary"
+        )
+    start = np.any(getattr(action_space, "start", 0))
+    if start or (isinstance(action_space, spaces.MultiBinary) and len(action_space.shape) != 1):
+        raise ValueError(
+            f"SeeUPO does not support the action space {action_space}: discrete actions must start at 0 and "
+            "MultiBinary ones be one-dimensional; wrap the environment with gymnasium.wrappers.TransformAction"
+        )
+
+
+def check_finite_step(
+    obs: Any, rewards: NDArray[Any], lanes: NDArray[np.int64], turns: NDArray[np.int64], step: int
+) -> None:
+    """
+    Refuse NaN and infinite observations and rewards.
+
+    :param obs: observations after the step
+    :param rewards: rewards of the step
+    :param lanes: the environments whose episodes are used
+    :param turns: the turn that each environment took
+    :param step: number of environment steps taken so far
+    :raises NonFiniteError: names the environment, the turn and the step
+    """
+    named = (
+        {f"observation {key!r}": value for key, value in obs.items()} if isinstance(obs, dict) else {"observation": obs}
+    )
+    for name, values in (("reward", rewards), *named.items()):
+        if values.dtype.kind != "f" or np.isfinite(values).all():
+            continue
+        wrong = ~np.isfinite(values[lanes]).reshape(len(lanes), -1).all(axis=1)
+        if wrong.any():
+            lane = int(lanes[np.argmax(wrong)])
+            raise NonFiniteError(
+                f"environment {lane} returned a non-finite {name} at turn {int(turns[lane])} (step {step}): "
+                "training stopped before it could reach the policy; check the environment's arithmetic"
+            )
+
+
+def check_masks(masks: NDArray[np.bool_], action_space: spaces.Space[Any], turns: NDArray[np.int64], step: int) -> None:
+    """
+    Refuse masks that leave no valid choice.
+
+    :param masks: shape (environments, sum of choices)
+    :param action_space: Discrete, MultiDiscrete or MultiBinary
+    :param turns: the turn that each environment is at
+    :param step: number of environment steps taken so far
+    :raises ValueError: names the environment, the turn and the step
+    """
+    if isinstance(action_space, spaces.Discrete):
+        sizes = np.array([action_space.n])
+    elif isinstance(action_space, spaces.MultiDiscrete):
+        sizes = action_space.nvec
+    else:
+        sizes = np.full(action_space.shape or (), 2)
+    if masks.ndim != 2 or masks.shape[1] != sizes.sum():
+        raise ValueError(
+            f"action_masks() must give {sizes.sum()} values for {action_space}, got shape {masks.shape[1:]}"
+        )
+    offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    valid = np.logical_or.reduceat(masks, offsets, axis=1).all(axis=1)
+    if not valid.all():
+        lane = int(np.argmin(valid))
+        raise ValueError(
+            f"action_masks() of environment {lane} allows no action at turn {int(turns[lane])} (step {step}): "
+            "at least one choice must be valid in every state where an action is asked for"
+        )
+
+
+class StartCheck:
+    """
+    Warns when ``reset(seed)`` does not reproduce the initial observation.
+
+    :param group_size: episodes per group; episode ``e`` belongs to group ``e // group_size``
+    """
+
+    def __init__(self, group_size: int) -> None:
+        self._group_size = group_size
+        self._first: dict[int, list[NDArray[Any]]] = {}
+        self._warned = False
+
+    def see(self, obs: Any, lanes: NDArray[np.int64], episodes: NDArray[np.int64]) -> None:
+        """
+        Compare initial observations with the first ones seen of the same groups.
+
+        :param obs: observations of all environments, as the environments gave them
+        :param lanes: the environments that begin an episode
+        :param episodes: which ones they begin
+        """
+        arrays = list(obs.values()) if isinstance(obs, dict) else [obs]
+        for lane, group in zip(lanes.tolist(), (episodes // self._group_size).tolist(), strict=True):
+            start = [array[lane] for array in arrays]
+            first = self._first.setdefault(group, start)
+            if not self._warned and any(not np.array_equal(a, b) for a, b in zip(first, start, strict=True)):
+                self._warned = True
+                warnings.warn(
+                    "the environment's reset(seed=...) does not reproduce its initial observation: the members of a "
+                    "group start from different states, so the group mean is no baseline for them and advantages "
+                    "are noisy (in Gymnasium, draw all randomness from self.np_random after super().reset(seed=seed))",
+                    stacklevel=2,
+                )

@@ -1,0 +1,66 @@
+"""The formulas of one turn's update."""
+
+from __future__ import annotations
+
+import torch as th
+
+# exp(20) is far beyond any clip range, and finite in float32.
+MAX_LOG_RATIO = 20.0
+
+
+def log_importance_ratio(log_prob: th.Tensor, old_log_prob: th.Tensor, length: th.Tensor | float = 1.0) -> th.Tensor:
+    """
+    Logarithm of the sequence-level importance ratio (arXiv:2602.06554, below eq. 6)::
+
+        log rho = (log pi_theta(a | h) - log pi_old(a | h)) / L
+
+    clamped to +-20 before anyone exponentiates it.
+
+    :param log_prob: log-probabilities of the actions now, shape (batch,)
+    :param old_log_prob: those recorded at collection, shape (batch,)
+    :param length: number L of tokens of each action; 1 for an action that is one decision
+    :return: shape (batch,)
+    """
+    return ((log_prob - old_log_prob) / length).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
+def clipped_surrogate(ratio: th.Tensor, weighted_advantage: th.Tensor, clip_low: float, clip_high: float) -> th.Tensor:
+    """
+    The objective of one turn (arXiv:2602.06554, eq. 6), to be maximised::
+
+        min(rho * M, clip(rho, 1 - clip_low, 1 + clip_high) * M)
+
+    :param ratio: importance ratio rho, shape (batch,)
+    :param weighted_advantage: M, advantage times the factor of the turns updated before, shape (batch,)
+    :param clip_low: lower clip range
+    :param clip_high: upper clip range
+    :return: shape (batch,)
+    """
+    clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
+    return th.min(ratio * weighted_advantage, clipped * weighted_advantage)
+
+
+def kl_divergence(log_ratio: th.Tensor) -> th.Tensor:
+    """
+    Estimate KL(pi_old || pi_theta) from samples of pi_old, in the k3 form ``rho - 1 - log rho`` (Schulman,
+    "Approximating KL divergence", 2020): unbiased and never negative.
+
+    :param log_ratio: log rho, shape (batch,)
+    :return: one estimate per sample, shape (batch,)
+    """
+    return log_ratio.exp() - 1.0 - log_ratio
+
+
+def update_factor(factor: th.Tensor, ratio: th.Tensor, factor_clip: float) -> th.Tensor:
+    """
+    Carry the change of an updated turn over to the turns updated after it (arXiv:2602.06554, eq. 8)::
+
+        F <- clip(F * clip(rho, 1 - delta, 1 + delta), 1 - delta, 1 + delta),   M = A * F
+
+    :param factor: running product F of the episodes that reached the turn, shape (batch,)
+    :param ratio: their importance ratios after the update of the turn, shape (batch,)
+    :param factor_clip: delta
+    :return: shape (batch,)
+    """
+    low, high = 1.0 - factor_clip, 1.0 + factor_clip
+    return (factor * ratio.clamp(low, high)).clamp(low, high)

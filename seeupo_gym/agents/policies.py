@@ -1,0 +1,448 @@
+"""Critic-free policies with one network per turn."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from sb3_contrib.common.maskable.distributions import (
+    MaskableCategoricalDistribution,
+    MaskableDistribution,
+    MaskableMultiCategoricalDistribution,
+    make_masked_proba_distribution,
+)
+from stable_baselines3.common.distributions import (
+    BernoulliDistribution,
+    CategoricalDistribution,
+    DiagGaussianDistribution,
+    Distribution,
+    MultiCategoricalDistribution,
+    make_proba_distribution,
+)
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.preprocessing import preprocess_obs
+from stable_baselines3.common.torch_layers import (
+    BaseFeaturesExtractor,
+    CombinedExtractor,
+    FlattenExtractor,
+    NatureCNN,
+    create_mlp,
+)
+from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from torch import nn
+
+from seeupo_gym.agents.turns import observed_turns
+
+# As in SB3's actor: hidden layers of tanh units, and a last layer that starts close to a uniform policy.
+HIDDEN_GAIN = float(np.sqrt(2))
+OUTPUT_GAIN = 0.01
+
+
+class NonFiniteError(RuntimeError):
+    """A number that must be finite is not; the message says what, where and what to do."""
+
+
+def select_rows(obs: PyTorchObs, rows: Any) -> PyTorchObs:
+    """
+    Take rows of a batch of observations.
+
+    :param obs: tensor or dictionary of tensors, first dimension the batch
+    :param rows: a slice, an index tensor or a mask
+    :return: the rows, in the same form
+    """
+    if isinstance(obs, dict):
+        return {key: value[rows] for key, value in obs.items()}
+    return obs[rows]
+
+
+def sample(distribution: Distribution, generator: th.Generator) -> th.Tensor:
+    """
+    Sample actions with a generator of one's own; the ``sample`` methods of SB3 draw from torch's global one.
+
+    :param distribution: one of SB3's or sb3-contrib's distributions, already parametrised
+    :param generator: on the device of the distribution
+    :return: actions, first dimension the batch
+    """
+    if isinstance(distribution, DiagGaussianDistribution):
+        normal = distribution.distribution
+        noise = th.randn(normal.mean.shape, generator=generator, device=normal.mean.device)
+        return normal.mean + normal.stddev * noise
+    if isinstance(distribution, BernoulliDistribution):
+        return th.bernoulli(distribution.distribution.probs, generator=generator)
+    if isinstance(distribution, (CategoricalDistribution, MaskableCategoricalDistribution)):
+        return th.multinomial(distribution.distribution.probs, 1, generator=generator).squeeze(1)
+    if isinstance(distribution, MultiCategoricalDistribution):
+        components = distribution.distribution
+    elif isinstance(distribution, MaskableMultiCategoricalDistribution):
+        components = distribution.distributions
+    else:
+        raise NotImplementedError(f"no sampler for {type(distribution).__name__}")
+    return th.cat([th.multinomial(c.probs, 1, generator=generator) for c in components], dim=1)
+
+
+class TurnNetwork(nn.Module):
+    """
+    The network of one turn policy: features extractor, hidden layers, action head.
+
+    :param features_extractor: turns preprocessed observations into features
+    :param distribution: makes the action head
+    :param net_arch: sizes of the hidden layers
+    :param activation_fn: activation function of the hidden layers
+    :param ortho_init: whether to initialise orthogonally, as SB3 does
+    :param log_std_init: initial log standard deviation of continuous actions
+    """
+
+    def __init__(
+        self,
+        features_extractor: BaseFeaturesExtractor,
+        distribution: Distribution,
+        net_arch: list[int],
+        activation_fn: type[nn.Module],
+        ortho_init: bool,
+        log_std_init: float,
+    ) -> None:
+        super().__init__()
+        self.features_extractor = features_extractor
+        self.mlp = nn.Sequential(*create_mlp(features_extractor.features_dim, -1, net_arch, activation_fn))
+        latent_dim = net_arch[-1] if net_arch else features_extractor.features_dim
+        self.log_std: nn.Parameter | None = None
+        if isinstance(distribution, DiagGaussianDistribution):
+            self.action_net, self.log_std = distribution.proba_distribution_net(latent_dim, log_std_init=log_std_init)
+        else:
+            self.action_net = distribution.proba_distribution_net(latent_dim)
+        if ortho_init:
+            for module, gain in (
+                (self.features_extractor, HIDDEN_GAIN),
+                (self.mlp, HIDDEN_GAIN),
+                (self.action_net, OUTPUT_GAIN),
+            ):
+                for layer in module.modules():
+                    BasePolicy.init_weights(layer, gain=gain)
+
+    def forward(self, preprocessed_obs: PyTorchObs) -> th.Tensor:
+        """Return the logits, or the means of continuous actions, shape (batch, parameters)."""
+        params: th.Tensor = self.action_net(self.mlp(self.features_extractor(preprocessed_obs)))
+        return params
+
+
+class SeeUPOPolicy(BasePolicy):
+    """
+    One policy per turn, and no value network anywhere.
+
+    Turn ``t`` (counted from 0) is played by network ``min(t, n_turns - 1)``: a turn beyond the last network
+    uses the last one. With ``n_turns=1`` all turns share one network.
+
+    The optimizer has one parameter group per network, and a step is taken for one group at a time, so that
+    updating a turn leaves the other networks and their optimizer state untouched.
+
+    :param observation_space: Box, Discrete, MultiDiscrete, MultiBinary, or a flat Dict of those
+    :param action_space: Box, Discrete, MultiDiscrete or MultiBinary
+    :param lr_schedule: learning rate as a function of the remaining progress
+    :param n_turns: number of networks
+    :param use_masking: whether distributions take invalid-action masks (sb3-contrib's); not for Box actions
+    :param net_arch: sizes of the hidden layers, as a list or as ``dict(pi=[...])``; default two layers of 64
+        units, none after a ``NatureCNN``
+    :param activation_fn: activation function
+    :param ortho_init: whether to initialise orthogonally
+    :param log_std_init: initial log standard deviation of continuous actions
+    :param features_extractor_class: features extractor; every network has its own
+    :param features_extractor_kwargs: its arguments
+    :param normalize_images: whether to divide images by 255
+    :param optimizer_class: optimizer, Adam by default
+    :param optimizer_kwargs: its arguments, without the learning rate; by default SB3's ``eps=1e-5`` for Adam,
+        with the fused implementation
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        lr_schedule: Schedule,
+        n_turns: int = 1,
+        use_masking: bool = False,
+        net_arch: list[int] | dict[str, list[int]] | None = None,
+        activation_fn: type[nn.Module] = nn.Tanh,
+        ortho_init: bool = True,
+        log_std_init: float = 0.0,
+        features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
+        features_extractor_kwargs: dict[str, Any] | None = None,
+        normalize_images: bool = True,
+        optimizer_class: type[th.optim.Optimizer] = th.optim.Adam,
+        optimizer_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        if optimizer_kwargs is None:
+            optimizer_kwargs = {"eps": 1e-5, "fused": True} if optimizer_class is th.optim.Adam else {}
+        super().__init__(
+            observation_space,
+            action_space,
+            features_extractor_class=features_extractor_class,
+            features_extractor_kwargs=features_extractor_kwargs,
+            normalize_images=normalize_images,
+            optimizer_class=optimizer_class,
+            optimizer_kwargs=optimizer_kwargs,
+        )
+        if n_turns < 1:
+            raise ValueError(f"n_turns must be at least 1, got {n_turns}")
+        self.n_turns = n_turns
+        self.use_masking = use_masking
+        self.net_arch = net_arch
+        self.activation_fn = activation_fn
+        self.ortho_init = ortho_init
+        self.log_std_init = log_std_init
+        make_distribution = make_masked_proba_distribution if use_masking else make_proba_distribution
+        self.action_dist: Distribution = make_distribution(action_space)
+        self.turns = nn.ModuleList(
+            TurnNetwork(
+                self.make_features_extractor(),
+                self.action_dist,
+                self._hidden_sizes(),
+                activation_fn,
+                ortho_init,
+                log_std_init,
+            )
+            for _ in range(n_turns)
+        )
+        groups = [{"params": list(network.parameters())} for network in self.turns]
+        self.optimizer = self.optimizer_class(groups, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+        # For predict(deterministic=False) only: evaluating a policy must not change how training goes on.
+        self.generator = th.Generator()
+        self.generator.seed()
+        self._warned_of_turn = False
+
+    def _hidden_sizes(self) -> list[int]:
+        if self.net_arch is None:
+            return [] if issubclass(self.features_extractor_class, NatureCNN) else [64, 64]
+        if isinstance(self.net_arch, dict):
+            ignored = sorted(set(self.net_arch) - {"pi"})
+            if ignored:
+                warnings.warn(f"SeeUPO has no value network: net_arch entries {ignored} are ignored", stacklevel=2)
+            return list(self.net_arch.get("pi", []))
+        return list(self.net_arch)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        data = super()._get_constructor_parameters()
+        names = ("n_turns", "use_masking", "net_arch", "activation_fn", "ortho_init", "log_std_init")
+        names += ("features_extractor_class", "features_extractor_kwargs", "optimizer_class", "optimizer_kwargs")
+        return {**data, **{name: getattr(self, name) for name in names}, "lr_schedule": self._dummy_schedule}
+
+    def network_index(self, turn: int) -> int:
+        """Which network plays a turn (counted from 0)."""
+        return min(turn, self.n_turns - 1)
+
+    def turn_parameters(self, turn: int) -> list[nn.Parameter]:
+        """The parameters of the network that plays a turn."""
+        params: list[nn.Parameter] = self.optimizer.param_groups[self.network_index(turn)]["params"]
+        return params
+
+    def step_optimizer(self, turn: int) -> None:
+        """Take an optimizer step for the network that plays a turn, and for no other."""
+        groups = self.optimizer.param_groups
+        self.optimizer.param_groups = [groups[self.network_index(turn)]]
+        try:
+            self.optimizer.step()
+        finally:
+            self.optimizer.param_groups = groups
+
+    def _action_params(self, obs: PyTorchObs, network: TurnNetwork) -> th.Tensor:
+        params: th.Tensor = network(preprocess_obs(obs, self.observation_space, self.normalize_images))
+        return params
+
+    def _distribution(
+        self, params: th.Tensor, network: TurnNetwork, action_masks: th.Tensor | None = None
+    ) -> Distribution:
+        if network.log_std is not None:
+            return self.action_dist.proba_distribution(params, network.log_std)
+        distribution = self.action_dist.proba_distribution(params)
+        if action_masks is not None:
+            if not isinstance(distribution, MaskableDistribution):
+                raise ValueError("action masks were given to a policy that was made without use_masking=True")
+            distribution.apply_masking(action_masks)
+        return distribution
+
+    def get_distribution(self, obs: PyTorchObs, turn: int, action_masks: th.Tensor | None = None) -> Distribution:
+        """
+        The distribution over actions at one turn. It is reused by the next call.
+
+        :param obs: batch of observations
+        :param turn: the turn they are at, counted from 0
+        :param action_masks: valid choices, shape (batch, sum of choices); None: all
+        :return: SB3's or sb3-contrib's distribution
+        """
+        network = self._network(turn)
+        return self._distribution(self._action_params(obs, network), network, action_masks)
+
+    def _network(self, turn: int) -> TurnNetwork:
+        network = self.turns[self.network_index(turn)]
+        assert isinstance(network, TurnNetwork)
+        return network
+
+    def evaluate_actions(
+        self, obs: PyTorchObs, actions: th.Tensor, turn: int, action_masks: th.Tensor | None = None
+    ) -> tuple[th.Tensor, Distribution]:
+        """
+        Log-probabilities of actions under the current policy of one turn, with gradients.
+
+        :param obs: batch of observations
+        :param actions: shape (batch, components), or (batch,) for Discrete
+        :param turn: the turn they are at, counted from 0
+        :param action_masks: valid choices, shape (batch, sum of choices); None: all
+        :return: log-probabilities, shape (batch,), and the distribution (for its entropy)
+        """
+        distribution = self.get_distribution(obs, turn, action_masks)
+        return distribution.log_prob(actions), distribution
+
+    def forward(
+        self,
+        obs: PyTorchObs,
+        turns: NDArray[np.int64],
+        generator: th.Generator | None = None,
+        action_masks: th.Tensor | None = None,
+    ) -> tuple[th.Tensor, th.Tensor]:
+        """
+        Choose actions for rows that may be at different turns.
+
+        :param obs: batch of observations
+        :param turns: the turn of each row, counted from 0, shape (batch,)
+        :param generator: source of the samples; None: the most likely actions
+        :param action_masks: valid choices, shape (batch, sum of choices); None: all
+        :return: actions, shape (batch, *action shape), and their log-probabilities, shape (batch,)
+        :raises NonFiniteError: if a network gives NaN or infinity, with the turn and the row
+        """
+        indices = np.minimum(turns, self.n_turns - 1)
+        present = np.unique(indices)
+        if present.size == 1:
+            return self._act(obs, int(present[0]), np.arange(len(turns)), generator, action_masks)
+        parts, order = [], []
+        for index in present:
+            rows = np.flatnonzero(indices == index)
+            row_tensor = th.as_tensor(rows, device=self.device)
+            masks = None if action_masks is None else action_masks[row_tensor]
+            parts.append(self._act(select_rows(obs, row_tensor), int(index), rows, generator, masks))
+            order.append(rows)
+        inverse = th.as_tensor(np.argsort(np.concatenate(order)), device=self.device)
+        actions, log_probs = (th.cat(column)[inverse] for column in zip(*parts, strict=True))
+        return actions, log_probs
+
+    def _act(
+        self,
+        obs: PyTorchObs,
+        turn: int,
+        rows: NDArray[np.int64],
+        generator: th.Generator | None,
+        action_masks: th.Tensor | None,
+    ) -> tuple[th.Tensor, th.Tensor]:
+        network = self._network(turn)
+        params = self._action_params(obs, network)
+        finite = th.isfinite(params)
+        if not finite.all():
+            row = int(rows[int((~finite).flatten(1).any(1).nonzero()[0])])
+            raise NonFiniteError(
+                f"the policy of turn {turn} gives non-finite action parameters for environment {row}; its "
+                "weights diverged (try a smaller learning rate or max_grad_norm) or its input is extreme"
+            )
+        distribution = self._distribution(params, network, action_masks)
+        actions = distribution.mode() if generator is None else sample(distribution, generator)
+        log_probs = distribution.log_prob(actions)
+        return actions.reshape((-1, *self._action_shape)), log_probs
+
+    @property
+    def _action_shape(self) -> tuple[int, ...]:
+        assert self.action_space.shape is not None
+        return self.action_space.shape
+
+    def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> th.Tensor:
+        turns = np.zeros(len(next(iter(observation.values())) if isinstance(observation, dict) else observation), int)
+        return self(observation, turns, None if deterministic else self.generator)[0]
+
+    def predict(
+        self,
+        observation: NDArray[Any] | dict[str, NDArray[Any]],
+        state: tuple[NDArray[Any], ...] | None = None,
+        episode_start: NDArray[np.bool_] | None = None,
+        deterministic: bool = False,
+        action_masks: NDArray[np.bool_] | None = None,
+    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
+        """
+        Get actions for observations, each from the policy of its turn.
+
+        The turn is, in this order: the entry "turn" of a Dict observation; the counter in ``state``, which
+        this method returns and ``episode_start`` resets, as with recurrent policies; else 0, with a warning.
+
+        :param observation: one observation or a batch
+        :param state: turn counters returned by the call before, one array of shape (batch,)
+        :param episode_start: which rows begin an episode, shape (batch,)
+        :param deterministic: whether to take the most likely actions
+        :param action_masks: valid choices, shape (batch, sum of choices) or (sum of choices,)
+        :return: the actions, and the state for the next call
+        """
+        self.set_training_mode(False)
+        if isinstance(observation, tuple):
+            raise ValueError(
+                "predict() got a tuple: pass the observation alone (env.reset() of Gymnasium returns (obs, info))"
+            )
+        obs, vectorized = self.obs_to_tensor(observation)
+        n_rows = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+        turns = observed_turns(observation, self.observation_space)
+        if turns is None:
+            turns = self._counted_turns(state, episode_start, n_rows)
+        masks = None
+        if action_masks is not None:
+            masks = th.as_tensor(np.asarray(action_masks).reshape(n_rows, -1), device=self.device)
+        with th.no_grad():
+            actions_tensor, _ = self(obs, turns, None if deterministic else self.generator, masks)
+        actions: NDArray[Any] = actions_tensor.cpu().numpy()
+        if isinstance(self.action_space, spaces.Box):
+            actions = np.clip(actions, self.action_space.low, self.action_space.high)
+        if not vectorized:
+            actions = actions.squeeze(axis=0)
+        return actions, (turns + 1,)
+
+    def _counted_turns(
+        self, state: tuple[NDArray[Any], ...] | None, episode_start: NDArray[np.bool_] | None, n_rows: int
+    ) -> NDArray[np.int64]:
+        if state is not None:
+            turns = np.asarray(state[0], dtype=np.int64).reshape(n_rows)
+            return turns if episode_start is None else np.where(episode_start, 0, turns)
+        starting = episode_start is not None and bool(np.all(episode_start))
+        if not starting and self.n_turns > 1 and not self._warned_of_turn:
+            self._warned_of_turn = True
+            warnings.warn(
+                "predict() does not know the turn and takes the policy of turn 0. Pass the state it returned "
+                "the last time (and episode_start), as evaluate_policy does, or give the environment a Dict "
+                'observation with an integer entry "turn".',
+                stacklevel=3,
+            )
+        return np.zeros(n_rows, dtype=np.int64)
+
+
+MlpPolicy = SeeUPOPolicy
+
+
+class CnnPolicy(SeeUPOPolicy):
+    """
+    :class:`SeeUPOPolicy` for images.
+
+    :param features_extractor_class: ``NatureCNN`` by default
+    """
+
+    def __init__(
+        self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = NatureCNN, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+
+
+class MultiInputPolicy(SeeUPOPolicy):
+    """
+    :class:`SeeUPOPolicy` for Dict observations.
+
+    :param features_extractor_class: ``CombinedExtractor`` by default
+    """
+
+    def __init__(
+        self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = CombinedExtractor, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)

@@ -1,0 +1,138 @@
+"""The rollout of one iteration: rows of turns, keyed by episode."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch as th
+from numpy.typing import NDArray
+from stable_baselines3.common.type_aliases import PyTorchObs
+
+
+class TurnBatch(NamedTuple):
+    """The pool D_t: one row for each episode that reached turn t."""
+
+    observations: PyTorchObs
+    actions: th.Tensor
+    log_probs: th.Tensor
+    """Recorded at collection, under theta_k."""
+    episodes: th.Tensor
+    """Index of each row's episode; no episode occurs twice."""
+    action_masks: th.Tensor | None
+
+    def rows(self, rows: th.Tensor) -> TurnBatch:
+        """Take some rows, with all that belongs to them."""
+        observations = self.observations
+        return TurnBatch(
+            {key: value[rows] for key, value in observations.items()}
+            if isinstance(observations, dict)
+            else observations[rows],
+            self.actions[rows],
+            self.log_probs[rows],
+            self.episodes[rows],
+            None if self.action_masks is None else self.action_masks[rows],
+        )
+
+
+class GroupRolloutBuffer:
+    """
+    Collects the turns of a fixed number of episodes, in any order, and serves them turn by turn.
+
+    Only turns that were taken are stored, so there is neither padding nor a mask for it: an episode that
+    ended before turn t has no row in the pool of turn t.
+
+    :param n_groups: number of groups (B)
+    :param group_size: episodes per group (G); episode ``e`` belongs to group ``e // group_size``
+    :param gamma: discount factor of the returns
+    :param device: where the tensors go
+    """
+
+    def __init__(self, n_groups: int, group_size: int, gamma: float, device: th.device | str = "cpu") -> None:
+        self.n_groups = n_groups
+        self.group_size = group_size
+        self.gamma = gamma
+        self.device = device
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._chunks: dict[str, list[Any]] = {}
+        self.turn_batches: list[TurnBatch] = []
+        self.returns = np.zeros((self.n_groups, self.group_size))
+        self.lengths = np.zeros((self.n_groups, self.group_size), dtype=np.int64)
+
+    def add(
+        self,
+        episodes: NDArray[np.int64],
+        turns: NDArray[np.int64],
+        observations: NDArray[Any] | dict[str, NDArray[Any]],
+        actions: th.Tensor,
+        log_probs: th.Tensor,
+        rewards: NDArray[Any],
+        action_masks: NDArray[np.bool_] | None,
+    ) -> None:
+        """
+        Add one turn of some episodes; all arrays have one row for each.
+
+        :param episodes: index of the episode, in [0, n_groups * group_size)
+        :param turns: turn of the episode, counted from 0
+        :param observations: what the policy saw
+        :param actions: what it did, before any clipping to the action space
+        :param log_probs: log-probability of the actions
+        :param rewards: what the environment gave
+        :param action_masks: valid choices, or None
+        """
+        columns = {"episodes": episodes, "turns": turns, "actions": actions, "log_probs": log_probs}
+        columns["rewards"] = rewards
+        if isinstance(observations, dict):
+            columns.update({f"obs/{key}": value for key, value in observations.items()})
+        else:
+            columns["obs"] = observations
+        if action_masks is not None:
+            columns["action_masks"] = action_masks
+        for name, rows in columns.items():
+            self._chunks.setdefault(name, []).append(rows)
+
+    def finish(self) -> None:
+        """Sort the rows by turn and compute the episodes' returns ``R_i = sum_t gamma^t r_{i,t}``."""
+        episodes = np.concatenate(self._chunks["episodes"])
+        turns = np.concatenate(self._chunks["turns"])
+        rewards = np.concatenate(self._chunks["rewards"]).astype(np.float64)
+        n_episodes = self.n_groups * self.group_size
+        shape = (self.n_groups, self.group_size)
+        discounted = rewards if self.gamma == 1.0 else rewards * self.gamma**turns
+        self.returns = np.bincount(episodes, weights=discounted, minlength=n_episodes).reshape(shape)
+        self.lengths = np.bincount(episodes, minlength=n_episodes).reshape(shape)
+        order = None if np.all(turns[1:] >= turns[:-1]) else th.as_tensor(np.argsort(turns, kind="stable"))
+        columns = {
+            name: self._column(chunks, order)
+            for name, chunks in self._chunks.items()
+            if name not in ("turns", "rewards")
+        }
+        bounds = np.concatenate([[0], np.cumsum(np.bincount(turns))])
+        self.turn_batches = [
+            self._turn_batch(columns, slice(start, end)) for start, end in zip(bounds[:-1], bounds[1:], strict=True)
+        ]
+        self._chunks = {}
+
+    def _column(self, chunks: list[Any], order: th.Tensor | None) -> th.Tensor:
+        column = th.cat(chunks) if isinstance(chunks[0], th.Tensor) else th.as_tensor(np.concatenate(chunks))
+        return (column if order is None else column[order.to(column.device)]).to(self.device)
+
+    @staticmethod
+    def _turn_batch(columns: dict[str, th.Tensor], rows: slice) -> TurnBatch:
+        observations: PyTorchObs
+        if "obs" in columns:
+            observations = columns["obs"][rows]
+        else:
+            prefix = "obs/"
+            observations = {k[len(prefix) :]: v[rows] for k, v in columns.items() if k.startswith(prefix)}
+        masks = columns.get("action_masks")
+        return TurnBatch(
+            observations,
+            columns["actions"][rows],
+            columns["log_probs"][rows],
+            columns["episodes"][rows],
+            None if masks is None else masks[rows],
+        )

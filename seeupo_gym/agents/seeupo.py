@@ -1,0 +1,564 @@
+"""SeeUPO behind the Stable-Baselines3 algorithm interface."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeVar
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ProgressBarCallback
+from stable_baselines3.common.env_util import is_wrapped
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.utils import FloatSchedule, obs_as_tensor, safe_mean
+from stable_baselines3.common.vec_env import VecEnv
+
+from seeupo_gym.agents.advantages import NORMALIZATIONS, group_relative_advantages
+from seeupo_gym.agents.checks import StartCheck, check_finite_step, check_masks, check_spaces
+from seeupo_gym.agents.policies import CnnPolicy, MlpPolicy, MultiInputPolicy, SeeUPOPolicy
+from seeupo_gym.agents.rollout import GroupRolloutBuffer
+from seeupo_gym.agents.sequential import UPDATE_ORDERS, UpdateSettings, sequential_update, turn_order
+from seeupo_gym.agents.turn_logging import record_hparams, record_turn_stats, write_layout
+from seeupo_gym.agents.turns import find_horizon, observed_turns
+from seeupo_gym.envs.counter_rng import hash_bits
+from seeupo_gym.envs.episodes import EpisodeLanes
+from seeupo_gym.envs.task import HELD_OUT_SEED, TaskEnv
+from seeupo_gym.envs.vector import SeedQueue, TaskVecEnv, make_vec
+
+SelfSeeUPO = TypeVar("SelfSeeUPO", bound="SeeUPO")
+
+TURN_POLICIES = ("separate", "shared")
+
+# Streams of random numbers that follow from the one seed of an algorithm.
+_GROUP_STREAM, _NOISE_STREAM, _INIT_STREAM, _ACTION_STREAM, _UPDATE_STREAM, _PREDICT_STREAM = range(6)
+
+# An episode of an environment without a known horizon is taken to be endless beyond this many times max_turns.
+_ENDLESS = 100
+
+
+class _ProgressBar(ProgressBarCallback):
+    """SB3's progress bar, following ``num_timesteps``: a vector step counts the lanes that took one."""
+
+    def _on_training_start(self) -> None:
+        super()._on_training_start()
+        self._shown = self.model.num_timesteps
+
+    def _on_step(self) -> bool:
+        self.pbar.update(self.model.num_timesteps - self._shown)
+        self._shown = self.model.num_timesteps
+        return True
+
+
+class SeeUPO(BaseAlgorithm):
+    """
+    Sequence-level Sequential Update Policy Optimization (SeeUPO), Hu et al., arXiv:2602.06554.
+
+    Critic-free. Every turn of an episode has a policy of its own; episodes are sampled in groups that start
+    from one initial state, and compared with their group; the turns are updated from the last to the first.
+    See ``docs/architecture.md`` for how an iteration's data flows.
+
+    Turns are counted from 0. A turn beyond ``max_turns`` is played by the last policy and trains it. A
+    truncated episode is not bootstrapped, as there is no critic: its return is what was paid until then.
+    ``learn`` takes whole iterations, so it overshoots ``total_timesteps`` by up to one.
+
+    :param policy: "MlpPolicy", "CnnPolicy", "MultiInputPolicy", or a subclass of ``SeeUPOPolicy``
+    :param env: environment, vector environment, or registered id. For an id of this package a native vector
+        environment with ``n_groups * group_size`` lanes is made; see also ``seeupo_gym.make_vec``
+    :param learning_rate: learning rate, or a function of the remaining progress (1 to 0)
+    :param n_groups: groups per iteration (B), each from an initial state of its own
+    :param group_size: episodes per group (G), at least 2. Neither depends on the number of environments
+    :param n_epochs: passes over the episodes of a turn
+    :param batch_size: minibatch size; None: all episodes of a turn at once
+    :param gamma: discount factor; the guarantees hold for 1
+    :param clip_range: clip range of the importance ratio, or a function of the remaining progress
+    :param clip_range_high: upper clip range, if it is to differ from ``clip_range``; a float or a function
+    :param factor_clip: clip range (delta) of the factor that carries updated turns over to the next one
+    :param normalize_advantage: "batch", "group" (as in GRPO; breaks the guarantee) or "none"
+    :param ent_coef: coefficient of the entropy bonus
+    :param kl_coef: coefficient of a penalty on KL(pi_old || pi), pi_old the policy that collected (k3 form)
+    :param target_kl: end the update of a turn when its approximate KL exceeds 1.5 times this; None: never
+    :param max_grad_norm: gradient clipping, for each turn by itself; None: none
+    :param max_turns: number of turn policies; None: the environment's ``max_turns`` attribute or its spec's
+        ``max_episode_steps``
+    :param turn_policies: "separate" or "shared" (one network for all turns: fewer parameters, but updating a
+        turn moves the turns updated before it, so that the guarantee is only approximate)
+    :param update_order: "reverse" (backward induction), "forward" or "random"
+    :param independent_noise: reseed the transitions for each member of a group; by default its members share
+        them, which is a valid baseline with less variance
+    :param use_masking: use the environment's ``action_masks()`` if it has them
+    :param stats_window_size: number of episodes that ``rollout/`` statistics are averaged over
+    :param tensorboard_log: folder for TensorBoard; None: no logging
+    :param policy_kwargs: arguments of the policy
+    :param verbose: 0 for no output, 1 for info messages, 2 for debug messages
+    :param seed: seed of everything random; never touches a global generator
+    :param device: device of the networks
+    :param _init_setup_model: whether to build the networks on creation
+    :raises ValueError: for settings out of range, unsupported spaces and environments of unknown horizon
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "MlpPolicy": MlpPolicy,
+        "CnnPolicy": CnnPolicy,
+        "MultiInputPolicy": MultiInputPolicy,
+    }
+    policy: SeeUPOPolicy
+    rollout_buffer: GroupRolloutBuffer
+
+    def __init__(
+        self,
+        policy: str | type[SeeUPOPolicy],
+        env: GymEnv | str | None,
+        learning_rate: float | Schedule = 3e-3,
+        n_groups: int = 16,
+        group_size: int = 8,
+        n_epochs: int = 4,
+        batch_size: int | None = None,
+        gamma: float = 1.0,
+        clip_range: float | Schedule = 0.2,
+        clip_range_high: float | Schedule | None = None,
+        factor_clip: float | Schedule = 0.2,
+        normalize_advantage: str = "batch",
+        ent_coef: float = 0.0,
+        kl_coef: float = 0.0,
+        target_kl: float | None = None,
+        max_grad_norm: float | None = 0.5,
+        max_turns: int | None = None,
+        turn_policies: str = "separate",
+        update_order: str = "reverse",
+        independent_noise: bool = False,
+        use_masking: bool = True,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: th.device | str = "auto",
+        _init_setup_model: bool = True,
+    ) -> None:
+        if group_size < 2:
+            raise ValueError(
+                f"group_size must be at least 2, got {group_size}: an episode's advantage is its return less the mean "
+                "of its group, which is always 0 in a group of one"
+            )
+        for name, value in (
+            ("n_groups", n_groups),
+            ("n_epochs", n_epochs),
+            ("batch_size", batch_size),
+            ("max_turns", max_turns),
+        ):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        for name, choice, choices in (
+            ("normalize_advantage", normalize_advantage, NORMALIZATIONS),
+            ("turn_policies", turn_policies, TURN_POLICIES),
+            ("update_order", update_order, UPDATE_ORDERS),
+        ):
+            if choice not in choices:
+                raise ValueError(f"{name} must be one of {choices}, got {choice!r}")
+        if not 0.0 < gamma <= 1.0:
+            raise ValueError(f"gamma must be in (0, 1], got {gamma}")
+        if isinstance(env, str):
+            native = isinstance(gym.make(env).unwrapped, TaskEnv)
+            env = make_vec(env, n_groups * group_size if native else 1)
+        super().__init__(
+            policy,
+            env,
+            learning_rate=learning_rate,
+            policy_kwargs=policy_kwargs,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            verbose=verbose,
+            device=device,
+            support_multi_env=True,
+            seed=seed,
+        )
+        self.n_groups = n_groups
+        self.group_size = group_size
+        self.n_epochs = n_epochs
+        self.batch_size = batch_size
+        self.gamma = gamma
+        self.clip_range = clip_range
+        self.clip_range_high = clip_range_high
+        self.factor_clip = factor_clip
+        self.normalize_advantage = normalize_advantage
+        self.ent_coef = ent_coef
+        self.kl_coef = kl_coef
+        self.target_kl = target_kl
+        self.max_grad_norm = max_grad_norm
+        self.max_turns = max_turns
+        self.turn_policies = turn_policies
+        self.update_order = update_order
+        self.independent_noise = independent_noise
+        self.use_masking = use_masking
+        # Filled by _setup_model(), which load() calls again on a model that has them already.
+        self.n_turns: int | None = None
+        self._horizon_known = True
+        self._masked = False
+        self._root_seed: int | None = None
+        self._n_groups_started = 0
+        if _init_setup_model:
+            self._setup_model()
+
+    @staticmethod
+    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        check_spaces(env.observation_space, env.action_space)
+        if isinstance(env, gym.Env) and not is_wrapped(env, SeedQueue):
+            if monitor_wrapper and not is_wrapped(env, Monitor):
+                env = Monitor(env)
+            env = SeedQueue(env)
+        return BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
+
+    def _setup_model(self) -> None:
+        self._setup_lr_schedule()
+        self._clip_low = FloatSchedule(self.clip_range)
+        self._clip_high = FloatSchedule(self.clip_range if self.clip_range_high is None else self.clip_range_high)
+        self._factor_clip = FloatSchedule(self.factor_clip)
+        if self.n_turns is None:
+            self._resolve_environment()
+        assert self.n_turns is not None
+        if self._root_seed is None or self._action_generator.device != self.device:
+            self.set_random_seed(self.seed)
+        self.rollout_buffer = GroupRolloutBuffer(self.n_groups, self.group_size, self.gamma, self.device)
+        self._start_check: StartCheck | None = StartCheck(self.group_size)
+        # Initialisers draw from torch's global generator: lend it to them, and give it back as it was.
+        with th.random.fork_rng(devices=[]):
+            th.manual_seed(self._stream_seed(_INIT_STREAM))
+            policy = self.policy_class(
+                self.observation_space,
+                self.action_space,
+                self.lr_schedule,
+                n_turns=1 if self.turn_policies == "shared" else self.n_turns,
+                use_masking=self._masked,
+                **self.policy_kwargs,
+            )
+        assert isinstance(policy, SeeUPOPolicy), "policy must be a subclass of seeupo_gym.agents.SeeUPOPolicy"
+        self.policy = policy.to(self.device)
+        self.policy.generator = self._new_generator(_PREDICT_STREAM)
+
+    def _resolve_environment(self) -> None:
+        """Learn the number of turns, and whether there are masks, from the environment."""
+        horizon = None if self.env is None else find_horizon(self.env)
+        self._horizon_known = horizon is not None
+        self.n_turns = self.max_turns or horizon
+        if self.n_turns is None:
+            raise ValueError(
+                "the environment does not say how many turns an episode can have, and SeeUPO needs a policy for each: "
+                "pass max_turns=..., or wrap the environment with gymnasium.wrappers.TimeLimit"
+            )
+        masks = self.env is not None and is_masking_supported(self.env)
+        self._masked = self.use_masking and masks and not isinstance(self.action_space, spaces.Box)
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """
+        Restart all random streams of the algorithm: group seeds, actions and minibatches.
+
+        Unlike SB3's method, it leaves the global generators of Python, numpy and torch alone.
+
+        :param seed: seed; None: fresh entropy
+        """
+        entropy = int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
+        self._root_seed = entropy if seed is None else seed
+        self._n_groups_started = 0
+        self._action_generator = self._new_generator(_ACTION_STREAM)
+        self._update_generator = th.Generator().manual_seed(self._stream_seed(_UPDATE_STREAM))
+        if seed is not None:
+            self.action_space.seed(seed)
+            if self.env is not None:
+                self.env.seed(seed)
+
+    def _stream_seed(self, stream: int) -> int:
+        return int(hash_bits(self._root_seed or 0, stream)[0] >> np.uint64(1))
+
+    def _new_generator(self, stream: int) -> th.Generator:
+        return th.Generator(self.device).manual_seed(self._stream_seed(stream))
+
+    def _next_seeds(self) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+        """Seeds of the next iteration's episodes, and of their transitions: functions of a counter of groups."""
+        groups = np.arange(self._n_groups_started, self._n_groups_started + self.n_groups)
+        self._n_groups_started += self.n_groups
+        root = self._root_seed or 0
+        seeds = hash_bits(root, _GROUP_STREAM, groups.repeat(self.group_size)) % np.uint64(HELD_OUT_SEED)
+        if not self.independent_noise:
+            return seeds.astype(np.int64), None
+        members = np.tile(np.arange(self.group_size), self.n_groups)
+        noise = hash_bits(root, _NOISE_STREAM, groups.repeat(self.group_size), members) % np.uint64(HELD_OUT_SEED)
+        return seeds.astype(np.int64), noise.astype(np.int64)
+
+    def collect_rollouts(self, env: VecEnv, callback: BaseCallback, rollout_buffer: GroupRolloutBuffer) -> bool:
+        """
+        Collect ``n_groups * group_size`` whole episodes with the current policy.
+
+        :param env: the training environment
+        :param callback: called at every vector step
+        :param rollout_buffer: filled with the episodes
+        :return: False if the callback stopped training
+        """
+        self.policy.set_training_mode(False)
+        rollout_buffer.reset()
+        callback.on_rollout_start()
+        n_taken = n_used = 0
+        with EpisodeLanes(env, *self._next_seeds()) as lanes:
+            self._last_obs = lanes.reset()
+            while lanes.running:
+                acting, turns = lanes.acting, lanes.turns.copy()
+                self._check_turns(turns, lanes)
+                action_masks = self._action_masks(env, acting, turns)
+                obs_rows = _rows(self._last_obs, acting)
+                with th.no_grad():
+                    sampled, log_probs = self.policy(
+                        obs_as_tensor(obs_rows, self.device),
+                        turns[acting],
+                        self._action_generator,
+                        None if action_masks is None else th.as_tensor(action_masks, device=self.device),
+                    )
+                actions = self._env_actions(sampled, acting, env.num_envs)
+                n_steps = lanes.n_steps
+                new_obs, rewards, dones, infos = env.step(actions)
+                self.num_timesteps += n_steps
+                callback.update_locals(locals())
+                if not callback.on_step():
+                    return False
+
+                used = lanes.active
+                used_lanes = np.flatnonzero(used)
+                check_finite_step(new_obs, rewards, used_lanes, turns, self.num_timesteps)
+                self._update_info_buffer([infos[i] for i in used_lanes], dones[used_lanes])
+                keep = used[acting]
+                kept = slice(None) if keep.all() else np.flatnonzero(keep)
+                rollout_buffer.add(
+                    lanes.episodes[used_lanes],
+                    turns[used_lanes],
+                    _rows(obs_rows, kept),
+                    sampled[kept],
+                    log_probs[kept],
+                    rewards[used_lanes],
+                    None if action_masks is None else action_masks[kept],
+                )
+                n_taken += n_steps
+                n_used += len(used_lanes)
+                self._last_obs = lanes.advance(new_obs, dones)
+                self._last_episode_starts = dones
+        self._start_check = None
+        rollout_buffer.finish()
+        self.logger.record("rollout/unused_step_fraction", 1.0 - n_used / n_taken)
+        callback.update_locals(locals())
+        callback.on_rollout_end()
+        return True
+
+    def _check_turns(self, turns: NDArray[np.int64], lanes: EpisodeLanes) -> None:
+        assert self.n_turns is not None
+        used = lanes.active
+        if not self._horizon_known and turns[used].max() >= _ENDLESS * self.n_turns:
+            raise RuntimeError(
+                f"the episode of environment {int(np.argmax(turns * used))} has not ended after {turns[used].max()} turns, "
+                f"{_ENDLESS} times max_turns: wrap the environment with gymnasium.wrappers.TimeLimit"
+            )
+        observed = observed_turns(self._last_obs, self.observation_space)
+        if observed is not None and np.any(observed[used] != turns[used]):
+            lane = int(np.flatnonzero(used & (observed != turns))[0])
+            raise ValueError(
+                f'the entry "turn" of the observation of environment {lane} is {observed[lane]} at turn {turns[lane]}: it '
+                "must count the steps of the episode from 0 (and stay out of VecNormalize), or have another name"
+            )
+        if self._start_check is not None:
+            starting = np.flatnonzero(used & (turns == 0))
+            vec_normalize = self._vec_normalize_env
+            raw_obs = self._last_obs if vec_normalize is None else vec_normalize.get_original_obs()
+            self._start_check.see(raw_obs, starting, lanes.episodes[starting])
+
+    def _action_masks(
+        self, env: VecEnv, acting: NDArray[np.int64] | slice, turns: NDArray[np.int64]
+    ) -> NDArray[np.bool_] | None:
+        if not self._masked:
+            return None
+        base = env.unwrapped
+        masks = base.action_masks() if isinstance(base, TaskVecEnv) else np.asarray(get_action_masks(env), dtype=bool)
+        masks = masks.reshape(env.num_envs, -1)[acting]
+        check_masks(masks, self.action_space, turns[acting], self.num_timesteps)
+        return masks
+
+    def _env_actions(self, sampled: th.Tensor, acting: NDArray[np.int64] | slice, n_envs: int) -> NDArray[Any]:
+        """Actions for all environments: the sampled ones clipped to a Box, zeros for parked lanes."""
+        actions: NDArray[Any] = sampled.cpu().numpy()
+        if isinstance(self.action_space, spaces.Box):
+            actions = np.clip(actions, self.action_space.low, self.action_space.high)
+        if isinstance(acting, slice):
+            return actions
+        full = np.zeros((n_envs, *actions.shape[1:]), dtype=actions.dtype)
+        full[acting] = actions
+        return full
+
+    def train(self) -> None:
+        """Update the turn policies with the episodes in the rollout buffer."""
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        buffer, progress = self.rollout_buffer, self._current_progress_remaining
+        advantages, degenerate = group_relative_advantages(buffer.returns, self.normalize_advantage)
+        settings = UpdateSettings(
+            n_epochs=self.n_epochs,
+            batch_size=self.batch_size,
+            clip_low=self._clip_low(progress),
+            clip_high=self._clip_high(progress),
+            factor_clip=self._factor_clip(progress),
+            ent_coef=self.ent_coef,
+            kl_coef=self.kl_coef,
+            target_kl=self.target_kl,
+            max_grad_norm=self.max_grad_norm,
+        )
+        stats = sequential_update(
+            self.policy,
+            buffer.turn_batches,
+            th.as_tensor(advantages.ravel(), dtype=th.float32, device=self.device),
+            turn_order(len(buffer.turn_batches), self.update_order, self._update_generator),
+            settings,
+            self._update_generator,
+        )
+        self._n_updates += self.n_epochs
+        self.logger.record("rollout/group_reward_std", float(buffer.returns.std(axis=1).mean()))
+        self.logger.record("rollout/degenerate_group_fraction", float(degenerate.mean()))
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self.logger.record("train/clip_range", settings.clip_low)
+        record_turn_stats(self.logger, stats, self.n_turns or 1)
+
+    def learn(
+        self: SelfSeeUPO,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int | None = 1,
+        tb_log_name: str = "SeeUPO",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfSeeUPO:
+        """
+        Train for whole iterations until ``total_timesteps`` environment steps are taken.
+
+        :param total_timesteps: environment steps to take, used or not
+        :param callback: callback(s) called at every vector step
+        :param log_interval: iterations between two outputs of the log; None: none
+        :param tb_log_name: name of the run in TensorBoard
+        :param reset_num_timesteps: whether to start counting from 0
+        :param progress_bar: whether to show a progress bar (needs tqdm and rich)
+        :return: the trained model
+        """
+        iteration = 0
+        total_timesteps, callback = self._setup_learn(
+            total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
+        )
+        assert self.env is not None
+        if self._vec_normalize_env is not None and self._vec_normalize_env.norm_reward:
+            warnings.warn(
+                "VecNormalize scales rewards with statistics that change during a rollout, so the returns of a group are "
+                "not comparable: use VecNormalize(..., norm_reward=False); SeeUPO normalises advantages itself",
+                stacklevel=2,
+            )
+        write_layout(self.logger)
+        record_hparams(self.logger, self._hparams())
+        callback.on_training_start(locals(), globals())
+        with self._threads():
+            while self.num_timesteps < total_timesteps:
+                if not self.collect_rollouts(self.env, callback, self.rollout_buffer):
+                    break
+                iteration += 1
+                self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
+                self.train()
+                if log_interval is not None and iteration % log_interval == 0:
+                    self.dump_logs(iteration)
+        callback.on_training_end()
+        return self
+
+    @contextmanager
+    def _threads(self) -> Iterator[None]:
+        """One torch thread while small networks train on the CPU: more only wait for each other."""
+        before = th.get_num_threads()
+        small = max(p.numel() for p in self.policy.parameters()) < 100_000
+        if small and self.device.type == "cpu":
+            th.set_num_threads(1)
+        try:
+            yield
+        finally:
+            th.set_num_threads(before)
+
+    def _hparams(self) -> dict[str, Any]:
+        names = ("learning_rate", "n_groups", "group_size", "n_epochs", "batch_size", "gamma", "clip_range")
+        names += ("clip_range_high", "factor_clip", "normalize_advantage", "ent_coef", "kl_coef", "target_kl")
+        names += ("max_grad_norm", "n_turns", "turn_policies", "update_order", "independent_noise", "seed")
+        values = {name: getattr(self, name) for name in names}
+        return {"algorithm": type(self).__name__, "policy": self.policy_class.__name__, **values}
+
+    def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
+        initialized = super()._init_callback(callback, progress_bar=False)
+        if not progress_bar:
+            return initialized
+        with_bar = CallbackList([initialized, _ProgressBar()])
+        with_bar.init_callback(self)
+        return with_bar
+
+    def dump_logs(self, iteration: int = 0) -> None:
+        """
+        Write the log.
+
+        :param iteration: number of iterations of this call of ``learn``
+        """
+        assert self.ep_info_buffer is not None
+        assert self.ep_success_buffer is not None
+        elapsed = max((time.time_ns() - self.start_time) / 1e9, sys.float_info.epsilon)
+        if iteration > 0:
+            self.logger.record("time/iterations", iteration, exclude="tensorboard")
+        if len(self.ep_info_buffer) > 0:
+            self.logger.record("rollout/ep_rew_mean", safe_mean([info["r"] for info in self.ep_info_buffer]))
+            self.logger.record("rollout/ep_len_mean", safe_mean([info["l"] for info in self.ep_info_buffer]))
+        if len(self.ep_success_buffer) > 0:
+            self.logger.record("rollout/success_rate", safe_mean(self.ep_success_buffer))
+        self.logger.record("time/fps", int((self.num_timesteps - self._num_timesteps_at_start) / elapsed))
+        self.logger.record("time/time_elapsed", int(elapsed), exclude="tensorboard")
+        self.logger.record("time/total_timesteps", self.num_timesteps, exclude="tensorboard")
+        self.logger.dump(step=self.num_timesteps)
+
+    def predict(
+        self,
+        observation: NDArray[Any] | dict[str, NDArray[Any]],
+        state: tuple[NDArray[Any], ...] | None = None,
+        episode_start: NDArray[np.bool_] | None = None,
+        deterministic: bool = False,
+        action_masks: NDArray[np.bool_] | None = None,
+    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
+        """
+        Get actions for observations; see :meth:`SeeUPOPolicy.predict` for where the turn comes from.
+
+        :param observation: one observation or a batch
+        :param state: turn counters returned by the call before
+        :param episode_start: which rows begin an episode
+        :param deterministic: whether to take the most likely actions
+        :param action_masks: valid choices
+        :return: the actions, and the state for the next call
+        """
+        return self.policy.predict(observation, state, episode_start, deterministic, action_masks)
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """
+        Set another training environment; see SB3.
+
+        :param env: environment with the same spaces, and the same number of environments
+        :param force_reset: whether to reset it before training
+        """
+        super().set_env(env, force_reset)
+        self._start_check = StartCheck(self.group_size)
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        return ["policy", "policy.optimizer"], []
+
+
+def _rows(obs: Any, rows: NDArray[np.int64] | slice) -> Any:
+    """Rows of a batch of observations, in the same form."""
+    return {key: value[rows] for key, value in obs.items()} if isinstance(obs, dict) else obs[rows]

@@ -1,0 +1,73 @@
+"""What SeeUPO shows in TensorBoard: scalars per turn, a layout that compares turns, hyperparameters."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.logger import HParam, Logger, TensorBoardOutputFormat
+
+from seeupo_gym.agents.sequential import TurnStats
+
+MAX_LOGGED_TURNS = 20
+TURN_SCALARS = ("policy_loss", "clip_fraction", "approx_kl", "entropy", "factor_mean", "advantage_abs_mean")
+_FORMATS_WITHOUT_HPARAMS = ("stdout", "log", "json", "csv")
+
+
+def logged_turns(n_turns: int) -> list[int]:
+    """
+    Choose the turns that get scalars of their own.
+
+    :param n_turns: number of turns
+    :return: all turns, or ``MAX_LOGGED_TURNS`` evenly spaced ones with the first and the last among them
+    """
+    return np.unique(np.linspace(0, n_turns - 1, min(n_turns, MAX_LOGGED_TURNS)).round().astype(int)).tolist()
+
+
+def record_turn_stats(logger: Logger, stats: dict[int, TurnStats], n_turns: int) -> None:
+    """
+    Record the statistics of one update: means over all turns under ``train/``, and single turns under
+    ``train/turn_03/`` (counted from 0).
+
+    :param logger: SB3's logger
+    :param stats: statistics by turn
+    :param n_turns: the horizon, so that the same turns are logged at every iteration
+    """
+    rows = [asdict(turn_stats) for turn_stats in stats.values()]
+    mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+    logger.record("train/loss", mean["policy_loss"])
+    for name in ("clip_fraction", "approx_kl", "entropy", "factor_mean", "advantage_abs_mean"):
+        logger.record(f"train/{name}", mean[name])
+    logger.record("train/factor_min", min(row["factor_min"] for row in rows))
+    logger.record("train/factor_max", max(row["factor_max"] for row in rows))
+    for turn in logged_turns(max(n_turns, len(stats))):
+        if turn in stats:
+            for name in TURN_SCALARS:
+                logger.record(f"train/turn_{turn:02d}/{name}", getattr(stats[turn], name))
+
+
+def write_layout(logger: Logger) -> None:
+    """
+    Give TensorBoard's "custom scalars" tab one chart per quantity, with a line for each turn.
+
+    :param logger: SB3's logger; does nothing without a TensorBoard output
+    """
+    charts = {name: ["Multiline", [rf"train/turn_\d+/{name}"]] for name in TURN_SCALARS}
+    for output in logger.output_formats:
+        if isinstance(output, TensorBoardOutputFormat):
+            output.writer.add_custom_scalars({"SeeUPO, turn by turn": charts})
+
+
+def record_hparams(logger: Logger, hparams: dict[str, Any]) -> None:
+    """
+    Fill the HParams tab.
+
+    :param logger: SB3's logger; does nothing without a TensorBoard output
+    :param hparams: hyperparameters; values that are not numbers, strings or booleans are shown as text
+    """
+    if not any(isinstance(output, TensorBoardOutputFormat) for output in logger.output_formats):
+        return
+    plain = {k: v if isinstance(v, (int, float, str, bool)) else str(v) for k, v in hparams.items()}
+    metrics: dict[str, float] = {"rollout/ep_rew_mean": 0.0, "rollout/success_rate": 0.0, "train/loss": 0.0}
+    logger.record("hparams", HParam(plain, metrics), exclude=_FORMATS_WITHOUT_HPARAMS)

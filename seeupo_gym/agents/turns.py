@@ -1,0 +1,41 @@
+"""Where the turn index comes from, and how many turns an environment has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.vec_env import VecEnv
+
+TURN_KEY = "turn"
+
+
+def observed_turns(observation: Any, space: spaces.Space[Any]) -> NDArray[np.int64] | None:
+    """
+    Read the turn from a Dict observation.
+
+    :param observation: one observation or a batch, as the environment returned it
+    :param space: the observation space
+    :return: turns counted from 0, shape (batch,); None if the space has no integer entry "turn" of size one
+    """
+    entry = space.spaces.get(TURN_KEY) if isinstance(space, spaces.Dict) else None
+    if isinstance(entry, spaces.Discrete):
+        return np.asarray(observation[TURN_KEY], dtype=np.int64).reshape(-1) - int(entry.start)
+    if isinstance(entry, spaces.Box) and entry.dtype.kind in "iu" and int(np.prod(entry.shape)) == 1:
+        return np.asarray(observation[TURN_KEY], dtype=np.int64).reshape(-1)
+    return None
+
+
+def find_horizon(env: VecEnv) -> int | None:
+    """
+    Find the largest number of turns of an episode.
+
+    :param env: vector environment
+    :return: the environment's attribute ``max_turns``, else ``max_episode_steps`` of its spec, else None
+    """
+    if env.has_attr("max_turns"):
+        return int(env.get_attr("max_turns", indices=0)[0])
+    spec = env.get_attr("spec", indices=0)[0] if env.has_attr("spec") else None
+    return None if spec is None or spec.max_episode_steps is None else int(spec.max_episode_steps)

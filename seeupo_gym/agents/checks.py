@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from seeupo_gym.agents.policies import NonFiniteError
+from seeupo_gym.agents.networks import NonFiniteError
 
 _SUPPORTED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _FLATTEN = "wrap the environment with gymnasium.wrappers.FlattenObservation"
@@ -72,13 +72,20 @@ def check_finite_step(
             )
 
 
-def check_masks(masks: NDArray[np.bool_], action_space: spaces.Space[Any], turns: NDArray[np.int64], step: int) -> None:
+def check_masks(
+    masks: NDArray[np.bool_],
+    action_space: spaces.Space[Any],
+    lanes: NDArray[np.int64],
+    turns: NDArray[np.int64],
+    step: int,
+) -> None:
     """
     Refuse masks that leave no valid choice.
 
     :param masks: shape (environments, sum of choices)
     :param action_space: Discrete, MultiDiscrete or MultiBinary
-    :param turns: the turn that each environment is at
+    :param lanes: the index of each of these environments
+    :param turns: the turn that each is at
     :param step: number of environment steps taken so far
     :raises ValueError: names the environment, the turn and the step
     """
@@ -95,9 +102,9 @@ def check_masks(masks: NDArray[np.bool_], action_space: spaces.Space[Any], turns
     offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     valid = np.logical_or.reduceat(masks, offsets, axis=1).all(axis=1)
     if not valid.all():
-        lane = int(np.argmin(valid))
+        row = int(np.argmin(valid))
         raise ValueError(
-            f"action_masks() of environment {lane} allows no action at turn {int(turns[lane])} (step {step}): "
+            f"action_masks() of environment {lanes[row]} allows no action at turn {turns[row]} (step {step}): "
             "at least one choice must be valid in every state where an action is asked for"
         )
 

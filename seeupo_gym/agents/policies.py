@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
-from sb3_contrib.common.maskable.distributions import (
-    MaskableCategoricalDistribution,
-    MaskableDistribution,
-    MaskableMultiCategoricalDistribution,
-    make_masked_proba_distribution,
-)
-from stable_baselines3.common.distributions import (
-    BernoulliDistribution,
-    CategoricalDistribution,
-    DiagGaussianDistribution,
-    Distribution,
-    MultiCategoricalDistribution,
-    make_proba_distribution,
-)
+from sb3_contrib.common.maskable.distributions import MaskableDistribution, make_masked_proba_distribution
+from stable_baselines3.common.distributions import Distribution, make_proba_distribution
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import preprocess_obs
 from stable_baselines3.common.torch_layers import (
@@ -30,103 +18,26 @@ from stable_baselines3.common.torch_layers import (
     CombinedExtractor,
     FlattenExtractor,
     NatureCNN,
-    create_mlp,
 )
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
+from seeupo_gym.agents.networks import NonFiniteError, TurnNetwork, sample, select_rows
 from seeupo_gym.agents.turns import observed_turns
 
-# As in SB3's actor: hidden layers of tanh units, and a last layer that starts close to a uniform policy.
-HIDDEN_GAIN = float(np.sqrt(2))
-OUTPUT_GAIN = 0.01
-
-
-class NonFiniteError(RuntimeError):
-    """A number that must be finite is not; the message says what, where and what to do."""
-
-
-def select_rows(obs: PyTorchObs, rows: Any) -> PyTorchObs:
-    """
-    Take rows of a batch of observations.
-
-    :param obs: tensor or dictionary of tensors, first dimension the batch
-    :param rows: a slice, an index tensor or a mask
-    :return: the rows, in the same form
-    """
-    if isinstance(obs, dict):
-        return {key: value[rows] for key, value in obs.items()}
-    return obs[rows]
-
-
-def sample(distribution: Distribution, generator: th.Generator) -> th.Tensor:
-    """
-    Sample actions with a generator of one's own; the ``sample`` methods of SB3 draw from torch's global one.
-
-    :param distribution: one of SB3's or sb3-contrib's distributions, already parametrised
-    :param generator: on the device of the distribution
-    :return: actions, first dimension the batch
-    """
-    if isinstance(distribution, DiagGaussianDistribution):
-        normal = distribution.distribution
-        noise = th.randn(normal.mean.shape, generator=generator, device=normal.mean.device)
-        return normal.mean + normal.stddev * noise
-    if isinstance(distribution, BernoulliDistribution):
-        return th.bernoulli(distribution.distribution.probs, generator=generator)
-    if isinstance(distribution, (CategoricalDistribution, MaskableCategoricalDistribution)):
-        return th.multinomial(distribution.distribution.probs, 1, generator=generator).squeeze(1)
-    if isinstance(distribution, MultiCategoricalDistribution):
-        components = distribution.distribution
-    elif isinstance(distribution, MaskableMultiCategoricalDistribution):
-        components = distribution.distributions
-    else:
-        raise NotImplementedError(f"no sampler for {type(distribution).__name__}")
-    return th.cat([th.multinomial(c.probs, 1, generator=generator) for c in components], dim=1)
-
-
-class TurnNetwork(nn.Module):
-    """
-    The network of one turn policy: features extractor, hidden layers, action head.
-
-    :param features_extractor: turns preprocessed observations into features
-    :param distribution: makes the action head
-    :param net_arch: sizes of the hidden layers
-    :param activation_fn: activation function of the hidden layers
-    :param ortho_init: whether to initialise orthogonally, as SB3 does
-    :param log_std_init: initial log standard deviation of continuous actions
-    """
-
-    def __init__(
-        self,
-        features_extractor: BaseFeaturesExtractor,
-        distribution: Distribution,
-        net_arch: list[int],
-        activation_fn: type[nn.Module],
-        ortho_init: bool,
-        log_std_init: float,
-    ) -> None:
-        super().__init__()
-        self.features_extractor = features_extractor
-        self.mlp = nn.Sequential(*create_mlp(features_extractor.features_dim, -1, net_arch, activation_fn))
-        latent_dim = net_arch[-1] if net_arch else features_extractor.features_dim
-        self.log_std: nn.Parameter | None = None
-        if isinstance(distribution, DiagGaussianDistribution):
-            self.action_net, self.log_std = distribution.proba_distribution_net(latent_dim, log_std_init=log_std_init)
-        else:
-            self.action_net = distribution.proba_distribution_net(latent_dim)
-        if ortho_init:
-            for module, gain in (
-                (self.features_extractor, HIDDEN_GAIN),
-                (self.mlp, HIDDEN_GAIN),
-                (self.action_net, OUTPUT_GAIN),
-            ):
-                for layer in module.modules():
-                    BasePolicy.init_weights(layer, gain=gain)
-
-    def forward(self, preprocessed_obs: PyTorchObs) -> th.Tensor:
-        """Return the logits, or the means of continuous actions, shape (batch, parameters)."""
-        params: th.Tensor = self.action_net(self.mlp(self.features_extractor(preprocessed_obs)))
-        return params
+# The constructor's arguments beyond those that BasePolicy saves.
+_SAVED = (
+    "n_turns",
+    "use_masking",
+    "net_arch",
+    "activation_fn",
+    "ortho_init",
+    "log_std_init",
+    "features_extractor_class",
+    "features_extractor_kwargs",
+    "optimizer_class",
+    "optimizer_kwargs",
+)
 
 
 class SeeUPOPolicy(BasePolicy):
@@ -149,13 +60,16 @@ class SeeUPOPolicy(BasePolicy):
     :param activation_fn: activation function
     :param ortho_init: whether to initialise orthogonally
     :param log_std_init: initial log standard deviation of continuous actions
-    :param features_extractor_class: features extractor; every network has its own
+    :param features_extractor_class: features extractor; every network has its own. By default the one of the
+        policy class
     :param features_extractor_kwargs: its arguments
     :param normalize_images: whether to divide images by 255
     :param optimizer_class: optimizer, Adam by default
     :param optimizer_kwargs: its arguments, without the learning rate; by default SB3's ``eps=1e-5`` for Adam,
         with the fused implementation
     """
+
+    default_features_extractor: ClassVar[type[BaseFeaturesExtractor]] = FlattenExtractor
 
     def __init__(
         self,
@@ -168,7 +82,7 @@ class SeeUPOPolicy(BasePolicy):
         activation_fn: type[nn.Module] = nn.Tanh,
         ortho_init: bool = True,
         log_std_init: float = 0.0,
-        features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
+        features_extractor_class: type[BaseFeaturesExtractor] | None = None,
         features_extractor_kwargs: dict[str, Any] | None = None,
         normalize_images: bool = True,
         optimizer_class: type[th.optim.Optimizer] = th.optim.Adam,
@@ -179,7 +93,7 @@ class SeeUPOPolicy(BasePolicy):
         super().__init__(
             observation_space,
             action_space,
-            features_extractor_class=features_extractor_class,
+            features_extractor_class=features_extractor_class or self.default_features_extractor,
             features_extractor_kwargs=features_extractor_kwargs,
             normalize_images=normalize_images,
             optimizer_class=optimizer_class,
@@ -225,9 +139,7 @@ class SeeUPOPolicy(BasePolicy):
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         data = super()._get_constructor_parameters()
-        names = ("n_turns", "use_masking", "net_arch", "activation_fn", "ortho_init", "log_std_init")
-        names += ("features_extractor_class", "features_extractor_kwargs", "optimizer_class", "optimizer_kwargs")
-        return {**data, **{name: getattr(self, name) for name in names}, "lr_schedule": self._dummy_schedule}
+        return {**data, **{name: getattr(self, name) for name in _SAVED}, "lr_schedule": self._dummy_schedule}
 
     def network_index(self, turn: int) -> int:
         """Which network plays a turn (counted from 0)."""
@@ -356,7 +268,8 @@ class SeeUPOPolicy(BasePolicy):
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> th.Tensor:
         turns = np.zeros(len(next(iter(observation.values())) if isinstance(observation, dict) else observation), int)
-        return self(observation, turns, None if deterministic else self.generator)[0]
+        actions, _ = self.forward(observation, turns, None if deterministic else self.generator)
+        return actions
 
     def predict(
         self,
@@ -380,7 +293,8 @@ class SeeUPOPolicy(BasePolicy):
         :return: the actions, and the state for the next call
         """
         self.set_training_mode(False)
-        if isinstance(observation, tuple):
+        given: Any = observation
+        if isinstance(given, tuple):
             raise ValueError(
                 "predict() got a tuple: pass the observation alone (env.reset() of Gymnasium returns (obs, info))"
             )
@@ -393,7 +307,7 @@ class SeeUPOPolicy(BasePolicy):
         if action_masks is not None:
             masks = th.as_tensor(np.asarray(action_masks).reshape(n_rows, -1), device=self.device)
         with th.no_grad():
-            actions_tensor, _ = self(obs, turns, None if deterministic else self.generator, masks)
+            actions_tensor, _ = self.forward(obs, turns, None if deterministic else self.generator, masks)
         actions: NDArray[Any] = actions_tensor.cpu().numpy()
         if isinstance(self.action_space, spaces.Box):
             actions = np.clip(actions, self.action_space.low, self.action_space.high)
@@ -423,26 +337,12 @@ MlpPolicy = SeeUPOPolicy
 
 
 class CnnPolicy(SeeUPOPolicy):
-    """
-    :class:`SeeUPOPolicy` for images.
+    """:class:`SeeUPOPolicy` for images: each network has a ``NatureCNN`` of its own."""
 
-    :param features_extractor_class: ``NatureCNN`` by default
-    """
-
-    def __init__(
-        self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = NatureCNN, **kwargs: Any
-    ) -> None:
-        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+    default_features_extractor = NatureCNN
 
 
 class MultiInputPolicy(SeeUPOPolicy):
-    """
-    :class:`SeeUPOPolicy` for Dict observations.
+    """:class:`SeeUPOPolicy` for Dict observations: each network has a ``CombinedExtractor`` of its own."""
 
-    :param features_extractor_class: ``CombinedExtractor`` by default
-    """
-
-    def __init__(
-        self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = CombinedExtractor, **kwargs: Any
-    ) -> None:
-        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+    default_features_extractor = CombinedExtractor

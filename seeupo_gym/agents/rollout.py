@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.type_aliases import PyTorchObs
+
+from seeupo_gym.agents.networks import select_rows
 
 
 class TurnBatch(NamedTuple):
@@ -23,11 +26,8 @@ class TurnBatch(NamedTuple):
 
     def rows(self, rows: th.Tensor) -> TurnBatch:
         """Take some rows, with all that belongs to them."""
-        observations = self.observations
         return TurnBatch(
-            {key: value[rows] for key, value in observations.items()}
-            if isinstance(observations, dict)
-            else observations[rows],
+            select_rows(self.observations, rows),
             self.actions[rows],
             self.log_probs[rows],
             self.episodes[rows],
@@ -59,8 +59,7 @@ class GroupRolloutBuffer:
         """Forget everything."""
         self._chunks: dict[str, list[Any]] = {}
         self.turn_batches: list[TurnBatch] = []
-        self.returns = np.zeros((self.n_groups, self.group_size))
-        self.lengths = np.zeros((self.n_groups, self.group_size), dtype=np.int64)
+        self.returns: NDArray[np.float64] = np.zeros((self.n_groups, self.group_size))
 
     def add(
         self,
@@ -100,10 +99,9 @@ class GroupRolloutBuffer:
         turns = np.concatenate(self._chunks["turns"])
         rewards = np.concatenate(self._chunks["rewards"]).astype(np.float64)
         n_episodes = self.n_groups * self.group_size
-        shape = (self.n_groups, self.group_size)
         discounted = rewards if self.gamma == 1.0 else rewards * self.gamma**turns
-        self.returns = np.bincount(episodes, weights=discounted, minlength=n_episodes).reshape(shape)
-        self.lengths = np.bincount(episodes, minlength=n_episodes).reshape(shape)
+        returns: NDArray[np.float64] = np.bincount(episodes, discounted, n_episodes).astype(np.float64, copy=False)
+        self.returns = returns.reshape(self.n_groups, self.group_size)
         order = None if np.all(turns[1:] >= turns[:-1]) else th.as_tensor(np.argsort(turns, kind="stable"))
         columns = {
             name: self._column(chunks, order)
@@ -111,9 +109,7 @@ class GroupRolloutBuffer:
             if name not in ("turns", "rewards")
         }
         bounds = np.concatenate([[0], np.cumsum(np.bincount(turns))])
-        self.turn_batches = [
-            self._turn_batch(columns, slice(start, end)) for start, end in zip(bounds[:-1], bounds[1:], strict=True)
-        ]
+        self.turn_batches = [self._turn_batch(columns, slice(start, end)) for start, end in pairwise(bounds.tolist())]
         self._chunks = {}
 
     def _column(self, chunks: list[Any], order: th.Tensor | None) -> th.Tensor:

@@ -14,37 +14,54 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
-from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
+from sb3_contrib.common.maskable.utils import is_masking_supported
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ProgressBarCallback
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import FloatSchedule, obs_as_tensor, safe_mean
+from stable_baselines3.common.utils import FloatSchedule, safe_mean
 from stable_baselines3.common.vec_env import VecEnv
 
 from seeupo_gym.agents.advantages import NORMALIZATIONS, group_relative_advantages
-from seeupo_gym.agents.checks import StartCheck, check_finite_step, check_masks, check_spaces
+from seeupo_gym.agents.checks import StartCheck, check_spaces
+from seeupo_gym.agents.collection import collect_groups
 from seeupo_gym.agents.policies import CnnPolicy, MlpPolicy, MultiInputPolicy, SeeUPOPolicy
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
 from seeupo_gym.agents.sequential import UPDATE_ORDERS, UpdateSettings, sequential_update, turn_order
+from seeupo_gym.agents.streams import RandomStreams
 from seeupo_gym.agents.turn_logging import record_hparams, record_turn_stats, write_layout
-from seeupo_gym.agents.turns import find_horizon, observed_turns
-from seeupo_gym.envs.counter_rng import hash_bits
-from seeupo_gym.envs.episodes import EpisodeLanes
-from seeupo_gym.envs.task import HELD_OUT_SEED, TaskEnv
-from seeupo_gym.envs.vector import SeedQueue, TaskVecEnv, make_vec
+from seeupo_gym.agents.turns import find_horizon
+from seeupo_gym.envs.task import TaskEnv
+from seeupo_gym.envs.vector import SeedQueue, make_vec
 
 SelfSeeUPO = TypeVar("SelfSeeUPO", bound="SeeUPO")
 
 TURN_POLICIES = ("separate", "shared")
 
-# Streams of random numbers that follow from the one seed of an algorithm.
-_GROUP_STREAM, _NOISE_STREAM, _INIT_STREAM, _ACTION_STREAM, _UPDATE_STREAM, _PREDICT_STREAM = range(6)
-
-# An episode of an environment without a known horizon is taken to be endless beyond this many times max_turns.
-_ENDLESS = 100
+# Shown in TensorBoard's HParams tab.
+_HPARAMS = (
+    "learning_rate",
+    "n_groups",
+    "group_size",
+    "n_epochs",
+    "batch_size",
+    "gamma",
+    "clip_range",
+    "clip_range_high",
+    "factor_clip",
+    "normalize_advantage",
+    "ent_coef",
+    "kl_coef",
+    "target_kl",
+    "max_grad_norm",
+    "n_turns",
+    "turn_policies",
+    "update_order",
+    "independent_noise",
+    "seed",
+)
 
 
 class _ProgressBar(ProgressBarCallback):
@@ -114,6 +131,7 @@ class SeeUPO(BaseAlgorithm):
     }
     policy: SeeUPOPolicy
     rollout_buffer: GroupRolloutBuffer
+    streams: RandomStreams
 
     def __init__(
         self,
@@ -203,10 +221,8 @@ class SeeUPO(BaseAlgorithm):
         self.use_masking = use_masking
         # Filled by _setup_model(), which load() calls again on a model that has them already.
         self.n_turns: int | None = None
-        self._horizon_known = True
-        self._masked = False
-        self._root_seed: int | None = None
-        self._n_groups_started = 0
+        self.horizon_known = True
+        self.masked = False
         if _init_setup_model:
             self._setup_model()
 
@@ -227,29 +243,29 @@ class SeeUPO(BaseAlgorithm):
         if self.n_turns is None:
             self._resolve_environment()
         assert self.n_turns is not None
-        if self._root_seed is None or self._action_generator.device != self.device:
+        if "streams" not in self.__dict__ or self.streams.actions.device != self.device:
             self.set_random_seed(self.seed)
         self.rollout_buffer = GroupRolloutBuffer(self.n_groups, self.group_size, self.gamma, self.device)
-        self._start_check: StartCheck | None = StartCheck(self.group_size)
+        self.start_check: StartCheck | None = StartCheck(self.group_size)
         # Initialisers draw from torch's global generator: lend it to them, and give it back as it was.
         with th.random.fork_rng(devices=[]):
-            th.manual_seed(self._stream_seed(_INIT_STREAM))
+            th.manual_seed(self.streams.init_seed)
             policy = self.policy_class(
                 self.observation_space,
                 self.action_space,
                 self.lr_schedule,
                 n_turns=1 if self.turn_policies == "shared" else self.n_turns,
-                use_masking=self._masked,
+                use_masking=self.masked,
                 **self.policy_kwargs,
             )
         assert isinstance(policy, SeeUPOPolicy), "policy must be a subclass of seeupo_gym.agents.SeeUPOPolicy"
         self.policy = policy.to(self.device)
-        self.policy.generator = self._new_generator(_PREDICT_STREAM)
+        self.policy.generator = self.streams.predict_generator(self.device)
 
     def _resolve_environment(self) -> None:
         """Learn the number of turns, and whether there are masks, from the environment."""
         horizon = None if self.env is None else find_horizon(self.env)
-        self._horizon_known = horizon is not None
+        self.horizon_known = horizon is not None
         self.n_turns = self.max_turns or horizon
         if self.n_turns is None:
             raise ValueError(
@@ -257,7 +273,7 @@ class SeeUPO(BaseAlgorithm):
                 "pass max_turns=..., or wrap the environment with gymnasium.wrappers.TimeLimit"
             )
         masks = self.env is not None and is_masking_supported(self.env)
-        self._masked = self.use_masking and masks and not isinstance(self.action_space, spaces.Box)
+        self.masked = self.use_masking and masks and not isinstance(self.action_space, spaces.Box)
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """
@@ -267,33 +283,11 @@ class SeeUPO(BaseAlgorithm):
 
         :param seed: seed; None: fresh entropy
         """
-        entropy = int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
-        self._root_seed = entropy if seed is None else seed
-        self._n_groups_started = 0
-        self._action_generator = self._new_generator(_ACTION_STREAM)
-        self._update_generator = th.Generator().manual_seed(self._stream_seed(_UPDATE_STREAM))
+        self.streams = RandomStreams(seed, self.device)
         if seed is not None:
             self.action_space.seed(seed)
             if self.env is not None:
                 self.env.seed(seed)
-
-    def _stream_seed(self, stream: int) -> int:
-        return int(hash_bits(self._root_seed or 0, stream)[0] >> np.uint64(1))
-
-    def _new_generator(self, stream: int) -> th.Generator:
-        return th.Generator(self.device).manual_seed(self._stream_seed(stream))
-
-    def _next_seeds(self) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
-        """Seeds of the next iteration's episodes, and of their transitions: functions of a counter of groups."""
-        groups = np.arange(self._n_groups_started, self._n_groups_started + self.n_groups)
-        self._n_groups_started += self.n_groups
-        root = self._root_seed or 0
-        seeds = hash_bits(root, _GROUP_STREAM, groups.repeat(self.group_size)) % np.uint64(HELD_OUT_SEED)
-        if not self.independent_noise:
-            return seeds.astype(np.int64), None
-        members = np.tile(np.arange(self.group_size), self.n_groups)
-        noise = hash_bits(root, _NOISE_STREAM, groups.repeat(self.group_size), members) % np.uint64(HELD_OUT_SEED)
-        return seeds.astype(np.int64), noise.astype(np.int64)
 
     def collect_rollouts(self, env: VecEnv, callback: BaseCallback, rollout_buffer: GroupRolloutBuffer) -> bool:
         """
@@ -304,100 +298,7 @@ class SeeUPO(BaseAlgorithm):
         :param rollout_buffer: filled with the episodes
         :return: False if the callback stopped training
         """
-        self.policy.set_training_mode(False)
-        rollout_buffer.reset()
-        callback.on_rollout_start()
-        n_taken = n_used = 0
-        with EpisodeLanes(env, *self._next_seeds()) as lanes:
-            self._last_obs = lanes.reset()
-            while lanes.running:
-                acting, turns = lanes.acting, lanes.turns.copy()
-                self._check_turns(turns, lanes)
-                action_masks = self._action_masks(env, acting, turns)
-                obs_rows = _rows(self._last_obs, acting)
-                with th.no_grad():
-                    sampled, log_probs = self.policy(
-                        obs_as_tensor(obs_rows, self.device),
-                        turns[acting],
-                        self._action_generator,
-                        None if action_masks is None else th.as_tensor(action_masks, device=self.device),
-                    )
-                actions = self._env_actions(sampled, acting, env.num_envs)
-                n_steps = lanes.n_steps
-                new_obs, rewards, dones, infos = env.step(actions)
-                self.num_timesteps += n_steps
-                callback.update_locals(locals())
-                if not callback.on_step():
-                    return False
-
-                used = lanes.active
-                used_lanes = np.flatnonzero(used)
-                check_finite_step(new_obs, rewards, used_lanes, turns, self.num_timesteps)
-                self._update_info_buffer([infos[i] for i in used_lanes], dones[used_lanes])
-                keep = used[acting]
-                kept = slice(None) if keep.all() else np.flatnonzero(keep)
-                rollout_buffer.add(
-                    lanes.episodes[used_lanes],
-                    turns[used_lanes],
-                    _rows(obs_rows, kept),
-                    sampled[kept],
-                    log_probs[kept],
-                    rewards[used_lanes],
-                    None if action_masks is None else action_masks[kept],
-                )
-                n_taken += n_steps
-                n_used += len(used_lanes)
-                self._last_obs = lanes.advance(new_obs, dones)
-                self._last_episode_starts = dones
-        self._start_check = None
-        rollout_buffer.finish()
-        self.logger.record("rollout/unused_step_fraction", 1.0 - n_used / n_taken)
-        callback.update_locals(locals())
-        callback.on_rollout_end()
-        return True
-
-    def _check_turns(self, turns: NDArray[np.int64], lanes: EpisodeLanes) -> None:
-        assert self.n_turns is not None
-        used = lanes.active
-        if not self._horizon_known and turns[used].max() >= _ENDLESS * self.n_turns:
-            raise RuntimeError(
-                f"the episode of environment {int(np.argmax(turns * used))} has not ended after {turns[used].max()} turns, "
-                f"{_ENDLESS} times max_turns: wrap the environment with gymnasium.wrappers.TimeLimit"
-            )
-        observed = observed_turns(self._last_obs, self.observation_space)
-        if observed is not None and np.any(observed[used] != turns[used]):
-            lane = int(np.flatnonzero(used & (observed != turns))[0])
-            raise ValueError(
-                f'the entry "turn" of the observation of environment {lane} is {observed[lane]} at turn {turns[lane]}: it '
-                "must count the steps of the episode from 0 (and stay out of VecNormalize), or have another name"
-            )
-        if self._start_check is not None:
-            starting = np.flatnonzero(used & (turns == 0))
-            vec_normalize = self._vec_normalize_env
-            raw_obs = self._last_obs if vec_normalize is None else vec_normalize.get_original_obs()
-            self._start_check.see(raw_obs, starting, lanes.episodes[starting])
-
-    def _action_masks(
-        self, env: VecEnv, acting: NDArray[np.int64] | slice, turns: NDArray[np.int64]
-    ) -> NDArray[np.bool_] | None:
-        if not self._masked:
-            return None
-        base = env.unwrapped
-        masks = base.action_masks() if isinstance(base, TaskVecEnv) else np.asarray(get_action_masks(env), dtype=bool)
-        masks = masks.reshape(env.num_envs, -1)[acting]
-        check_masks(masks, self.action_space, turns[acting], self.num_timesteps)
-        return masks
-
-    def _env_actions(self, sampled: th.Tensor, acting: NDArray[np.int64] | slice, n_envs: int) -> NDArray[Any]:
-        """Actions for all environments: the sampled ones clipped to a Box, zeros for parked lanes."""
-        actions: NDArray[Any] = sampled.cpu().numpy()
-        if isinstance(self.action_space, spaces.Box):
-            actions = np.clip(actions, self.action_space.low, self.action_space.high)
-        if isinstance(acting, slice):
-            return actions
-        full = np.zeros((n_envs, *actions.shape[1:]), dtype=actions.dtype)
-        full[acting] = actions
-        return full
+        return collect_groups(self, env, callback, rollout_buffer)
 
     def train(self) -> None:
         """Update the turn policies with the episodes in the rollout buffer."""
@@ -420,9 +321,9 @@ class SeeUPO(BaseAlgorithm):
             self.policy,
             buffer.turn_batches,
             th.as_tensor(advantages.ravel(), dtype=th.float32, device=self.device),
-            turn_order(len(buffer.turn_batches), self.update_order, self._update_generator),
+            turn_order(len(buffer.turn_batches), self.update_order, self.streams.updates),
             settings,
-            self._update_generator,
+            self.streams.updates,
         )
         self._n_updates += self.n_epochs
         self.logger.record("rollout/group_reward_std", float(buffer.returns.std(axis=1).mean()))
@@ -458,12 +359,13 @@ class SeeUPO(BaseAlgorithm):
         assert self.env is not None
         if self._vec_normalize_env is not None and self._vec_normalize_env.norm_reward:
             warnings.warn(
-                "VecNormalize scales rewards with statistics that change during a rollout, so the returns of a group are "
-                "not comparable: use VecNormalize(..., norm_reward=False); SeeUPO normalises advantages itself",
+                "VecNormalize scales rewards with statistics that change during a rollout, so the returns of a group "
+                "are not comparable: use VecNormalize(..., norm_reward=False); SeeUPO normalises advantages itself",
                 stacklevel=2,
             )
         write_layout(self.logger)
-        record_hparams(self.logger, self._hparams())
+        names = {"algorithm": type(self).__name__, "policy": self.policy_class.__name__}
+        record_hparams(self.logger, {**names, **{name: getattr(self, name) for name in _HPARAMS}})
         callback.on_training_start(locals(), globals())
         with self._threads():
             while self.num_timesteps < total_timesteps:
@@ -488,13 +390,6 @@ class SeeUPO(BaseAlgorithm):
             yield
         finally:
             th.set_num_threads(before)
-
-    def _hparams(self) -> dict[str, Any]:
-        names = ("learning_rate", "n_groups", "group_size", "n_epochs", "batch_size", "gamma", "clip_range")
-        names += ("clip_range_high", "factor_clip", "normalize_advantage", "ent_coef", "kl_coef", "target_kl")
-        names += ("max_grad_norm", "n_turns", "turn_policies", "update_order", "independent_noise", "seed")
-        values = {name: getattr(self, name) for name in names}
-        return {"algorithm": type(self).__name__, "policy": self.policy_class.__name__, **values}
 
     def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
         initialized = super()._init_callback(callback, progress_bar=False)
@@ -553,12 +448,7 @@ class SeeUPO(BaseAlgorithm):
         :param force_reset: whether to reset it before training
         """
         super().set_env(env, force_reset)
-        self._start_check = StartCheck(self.group_size)
+        self.start_check = StartCheck(self.group_size)
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer"], []
-
-
-def _rows(obs: Any, rows: NDArray[np.int64] | slice) -> Any:
-    """Rows of a batch of observations, in the same form."""
-    return {key: value[rows] for key, value in obs.items()} if isinstance(obs, dict) else obs[rows]

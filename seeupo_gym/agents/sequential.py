@@ -9,8 +9,9 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.distributions import Distribution
 
+from seeupo_gym.agents.networks import NonFiniteError
 from seeupo_gym.agents.objective import clipped_surrogate, kl_divergence, log_importance_ratio, update_factor
-from seeupo_gym.agents.policies import NonFiniteError, SeeUPOPolicy
+from seeupo_gym.agents.policies import SeeUPOPolicy
 from seeupo_gym.agents.rollout import TurnBatch
 
 UPDATE_ORDERS = ("reverse", "forward", "random")
@@ -35,6 +36,7 @@ class UpdateSettings:
 class TurnStats:
     """What the update of one turn did; everything but the loss and the gradient steps is measured after it."""
 
+    n_gradient_steps: int
     policy_loss: float
     clip_fraction: float
     approx_kl: float
@@ -43,7 +45,6 @@ class TurnStats:
     factor_min: float
     factor_max: float
     advantage_abs_mean: float
-    n_gradient_steps: int
 
 
 def turn_order(n_turns: int, update_order: str, generator: th.Generator) -> list[int]:
@@ -110,7 +111,7 @@ def sequential_update(
                 factor.max(),
                 weighted.abs().mean(),
             ]
-            stats[turn] = TurnStats(float(np.mean(losses)), *th.stack(numbers).tolist(), n_gradient_steps=len(losses))
+            stats[turn] = TurnStats(len(losses), float(np.mean(losses)), *th.stack(numbers).tolist())
     return stats
 
 
@@ -157,8 +158,9 @@ def update_turn(
             losses.append(loss.item())
             if not np.isfinite(losses[-1]) or not np.isfinite(norm):
                 raise NonFiniteError(
-                    f"the loss ({losses[-1]}) or its gradient (norm {norm}) is not finite at turn {turn}, epoch {epoch}; "
-                    "the step was not taken and the policy is as it was before it (try a smaller learning rate)"
+                    f"the loss ({losses[-1]}) or its gradient (norm {norm}) is not finite at turn {turn}, "
+                    f"epoch {epoch}; the step was not taken and the policy is as it was before it (try a smaller "
+                    "learning rate)"
                 )
             policy.step_optimizer(turn)
     return losses

@@ -22,7 +22,8 @@ def logged_turns(n_turns: int) -> list[int]:
     :param n_turns: number of turns
     :return: all turns, or ``MAX_LOGGED_TURNS`` evenly spaced ones with the first and the last among them
     """
-    return np.unique(np.linspace(0, n_turns - 1, min(n_turns, MAX_LOGGED_TURNS)).round().astype(int)).tolist()
+    spaced = np.linspace(0, n_turns - 1, min(n_turns, MAX_LOGGED_TURNS))
+    return [round(turn) for turn in spaced.tolist()]
 
 
 def record_turn_stats(logger: Logger, stats: dict[int, TurnStats], n_turns: int) -> None:

@@ -1,0 +1,145 @@
+"""Collection: whole groups of episodes through any SB3 vector environment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from sb3_contrib.common.maskable.utils import get_action_masks
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.utils import obs_as_tensor
+from stable_baselines3.common.vec_env import VecEnv
+
+from seeupo_gym.agents.checks import check_finite_step, check_masks
+from seeupo_gym.agents.rollout import GroupRolloutBuffer
+from seeupo_gym.agents.turns import observed_turns
+from seeupo_gym.envs.episodes import EpisodeLanes
+from seeupo_gym.envs.task import Lanes
+from seeupo_gym.envs.vector import TaskVecEnv
+
+if TYPE_CHECKING:
+    from seeupo_gym.agents.seeupo import SeeUPO
+
+# An episode of an environment without a known horizon is taken to be endless beyond this many times max_turns.
+_ENDLESS = 100
+
+
+def collect_groups(model: SeeUPO, env: VecEnv, callback: BaseCallback, buffer: GroupRolloutBuffer) -> bool:
+    """
+    Collect ``n_groups * group_size`` whole episodes with the current policy, in SB3's order of calls.
+
+    :param model: the algorithm; its step count, statistics and last observations are kept current
+    :param env: the training environment
+    :param callback: called at every vector step
+    :param buffer: filled with the episodes
+    :return: False if the callback stopped training
+    """
+    model.policy.set_training_mode(False)
+    buffer.reset()
+    callback.on_rollout_start()
+    n_taken = n_used = 0
+    seeds, noise_seeds = model.streams.episode_seeds(model.n_groups, model.group_size, model.independent_noise)
+    with EpisodeLanes(env, seeds, noise_seeds) as lanes:
+        obs = lanes.reset()
+        while lanes.running:
+            acting, turns = lanes.acting, lanes.turns.copy()
+            _check_turns(model, obs, turns, lanes)
+            masks = _action_masks(model, env, acting, turns)
+            obs_rows = _rows(obs, acting)
+            with th.no_grad():
+                sampled, log_probs = model.policy(
+                    obs_as_tensor(obs_rows, model.device),
+                    turns[acting],
+                    model.streams.actions,
+                    None if masks is None else th.as_tensor(masks, device=model.device),
+                )
+            actions = _env_actions(model.action_space, sampled, acting, env.num_envs)
+            n_steps = lanes.n_steps
+            new_obs, rewards, dones, infos = env.step(actions)
+            model.num_timesteps += n_steps
+            callback.update_locals(locals())
+            if not callback.on_step():
+                return False
+
+            used = np.flatnonzero(lanes.active)
+            check_finite_step(new_obs, rewards, used, turns, model.num_timesteps)
+            model._update_info_buffer([infos[lane] for lane in used], dones[used])
+            used_rows = _positions(lanes.active, acting)
+            buffer.add(
+                lanes.episodes[used],
+                turns[used],
+                _rows(obs_rows, used_rows),
+                sampled[used_rows],
+                log_probs[used_rows],
+                rewards[used],
+                None if masks is None else masks[used_rows],
+            )
+            n_taken += n_steps
+            n_used += len(used)
+            obs = lanes.advance(new_obs, dones)
+            model._last_obs, model._last_episode_starts = obs, dones
+    model.start_check = None
+    buffer.finish()
+    model.logger.record("rollout/unused_step_fraction", 1.0 - n_used / n_taken)
+    callback.update_locals(locals())
+    callback.on_rollout_end()
+    return True
+
+
+def _rows(obs: Any, rows: Lanes) -> Any:
+    return {key: value[rows] for key, value in obs.items()} if isinstance(obs, dict) else obs[rows]
+
+
+def _positions(used: NDArray[np.bool_], acting: Lanes) -> Lanes:
+    """Where the used lanes stand among the acting ones; a slice, and so no copy, if they are all of them."""
+    among_acting = used[acting]
+    return slice(None) if among_acting.all() else np.flatnonzero(among_acting)
+
+
+def _check_turns(model: SeeUPO, obs: Any, turns: NDArray[np.int64], lanes: EpisodeLanes) -> None:
+    used = lanes.active
+    longest = int(np.argmax(np.where(used, turns, -1)))
+    assert model.n_turns is not None
+    if not model.horizon_known and turns[longest] >= _ENDLESS * model.n_turns:
+        raise RuntimeError(
+            f"the episode of environment {longest} has not ended after {turns[longest]} turns, {_ENDLESS} times "
+            "max_turns: wrap the environment with gymnasium.wrappers.TimeLimit"
+        )
+    observed = observed_turns(obs, model.observation_space)
+    if observed is not None and np.any(observed[used] != turns[used]):
+        lane = int(np.flatnonzero(used & (observed != turns))[0])
+        raise ValueError(
+            f'the entry "turn" of the observation of environment {lane} is {observed[lane]} at turn {turns[lane]}: '
+            "it must count the steps of the episode from 0 (and stay out of VecNormalize), or have another name"
+        )
+    if model.start_check is not None:
+        starting = np.flatnonzero(used & (turns == 0))
+        vec_normalize = model.get_vec_normalize_env()
+        raw_obs = obs if vec_normalize is None else vec_normalize.get_original_obs()
+        model.start_check.see(raw_obs, starting, lanes.episodes[starting])
+
+
+def _action_masks(model: SeeUPO, env: VecEnv, acting: Lanes, turns: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+    if not model.masked:
+        return None
+    base = env.unwrapped
+    given = base.action_masks() if isinstance(base, TaskVecEnv) else get_action_masks(env)
+    masks: NDArray[np.bool_] = np.asarray(given, dtype=bool).reshape(env.num_envs, -1)[acting]
+    lanes = np.arange(env.num_envs)[acting]
+    check_masks(masks, model.action_space, lanes, turns[acting], model.num_timesteps)
+    return masks
+
+
+def _env_actions(space: spaces.Space[Any], sampled: th.Tensor, acting: Lanes, n_envs: int) -> NDArray[Any]:
+    """Actions for all environments: the sampled ones clipped to a Box, zeros for parked lanes."""
+    actions: NDArray[Any] = sampled.cpu().numpy()
+    if isinstance(space, spaces.Box):
+        actions = np.clip(actions, space.low, space.high)
+    if isinstance(acting, slice):
+        return actions
+    full = np.zeros((n_envs, *actions.shape[1:]), dtype=actions.dtype)
+    full[acting] = actions
+    return full

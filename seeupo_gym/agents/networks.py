@@ -1,0 +1,118 @@
+"""The network of one turn, and sampling from its distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch as th
+from sb3_contrib.common.maskable.distributions import (
+    MaskableCategoricalDistribution,
+    MaskableMultiCategoricalDistribution,
+)
+from stable_baselines3.common.distributions import (
+    BernoulliDistribution,
+    CategoricalDistribution,
+    DiagGaussianDistribution,
+    Distribution,
+    MultiCategoricalDistribution,
+)
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, create_mlp
+from stable_baselines3.common.type_aliases import PyTorchObs
+from torch import nn
+
+# As in SB3's actor: hidden layers of tanh units, and a last layer that starts close to a uniform policy.
+HIDDEN_GAIN = float(np.sqrt(2))
+OUTPUT_GAIN = 0.01
+
+
+class NonFiniteError(RuntimeError):
+    """A number that must be finite is not; the message says what, where and what to do."""
+
+
+def select_rows(obs: PyTorchObs, rows: Any) -> PyTorchObs:
+    """
+    Take rows of a batch of observations.
+
+    :param obs: tensor or dictionary of tensors, first dimension the batch
+    :param rows: a slice, an index tensor or a mask
+    :return: the rows, in the same form
+    """
+    if isinstance(obs, dict):
+        return {key: value[rows] for key, value in obs.items()}
+    return obs[rows]
+
+
+def sample(distribution: Distribution, generator: th.Generator) -> th.Tensor:
+    """
+    Sample actions with a generator of one's own; the ``sample`` methods of SB3 draw from torch's global one.
+
+    :param distribution: one of SB3's or sb3-contrib's distributions, already parametrised
+    :param generator: on the device of the distribution
+    :return: actions, first dimension the batch
+    """
+    if isinstance(distribution, DiagGaussianDistribution):
+        normal = distribution.distribution
+        noise = th.randn(normal.mean.shape, generator=generator, device=normal.mean.device)
+        return normal.mean + normal.stddev * noise
+    if isinstance(distribution, BernoulliDistribution):
+        return th.bernoulli(distribution.distribution.probs, generator=generator)
+    if isinstance(distribution, (CategoricalDistribution, MaskableCategoricalDistribution)):
+        return th.multinomial(distribution.distribution.probs, 1, generator=generator).squeeze(1)
+    components: Sequence[th.distributions.Categorical]
+    if isinstance(distribution, MultiCategoricalDistribution):
+        components = distribution.distribution
+    elif isinstance(distribution, MaskableMultiCategoricalDistribution):
+        components = distribution.distributions
+    else:
+        raise NotImplementedError(f"no sampler for {type(distribution).__name__}")
+    return th.cat([th.multinomial(c.probs, 1, generator=generator) for c in components], dim=1)
+
+
+class TurnNetwork(nn.Module):
+    """
+    The network of one turn policy: features extractor, hidden layers, action head.
+
+    :param features_extractor: turns preprocessed observations into features
+    :param distribution: makes the action head
+    :param net_arch: sizes of the hidden layers
+    :param activation_fn: activation function of the hidden layers
+    :param ortho_init: whether to initialise orthogonally, as SB3 does
+    :param log_std_init: initial log standard deviation of continuous actions
+    """
+
+    def __init__(
+        self,
+        features_extractor: BaseFeaturesExtractor,
+        distribution: Distribution,
+        net_arch: list[int],
+        activation_fn: type[nn.Module],
+        ortho_init: bool,
+        log_std_init: float,
+    ) -> None:
+        super().__init__()
+        self.features_extractor = features_extractor
+        self.mlp = nn.Sequential(*create_mlp(features_extractor.features_dim, -1, net_arch, activation_fn))
+        latent_dim = net_arch[-1] if net_arch else features_extractor.features_dim
+        self.log_std: nn.Parameter | None = None
+        if isinstance(distribution, DiagGaussianDistribution):
+            self.action_net, self.log_std = distribution.proba_distribution_net(latent_dim, log_std_init=log_std_init)
+        else:
+            head = distribution.proba_distribution_net(latent_dim)
+            assert isinstance(head, nn.Module)
+            self.action_net = head
+        if ortho_init:
+            for module, gain in (
+                (self.features_extractor, HIDDEN_GAIN),
+                (self.mlp, HIDDEN_GAIN),
+                (self.action_net, OUTPUT_GAIN),
+            ):
+                for layer in module.modules():
+                    BasePolicy.init_weights(layer, gain=gain)
+
+    def forward(self, preprocessed_obs: PyTorchObs) -> th.Tensor:
+        """Return the logits, or the means of continuous actions, shape (batch, parameters)."""
+        params: th.Tensor = self.action_net(self.mlp(self.features_extractor(preprocessed_obs)))
+        return params

@@ -1,0 +1,69 @@
+"""The random streams of an algorithm: everything that must be saved to go on as if nothing had happened."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch as th
+from numpy.typing import NDArray
+
+from seeupo_gym.envs.counter_rng import hash_bits
+from seeupo_gym.envs.task import HELD_OUT_SEED
+
+_GROUPS, _NOISE, _INIT, _ACTIONS, _UPDATES, _PREDICT = range(6)
+
+
+class RandomStreams:
+    """
+    Independent random streams that all follow from one seed; picklable in any state.
+
+    The seeds of the groups are a function of a counter, so their stream has no state but ``n_groups``.
+
+    :param seed: non-negative seed; None: fresh entropy
+    :param device: device of the networks, where actions are sampled
+    """
+
+    def __init__(self, seed: int | None, device: th.device) -> None:
+        if seed is None:
+            seed = int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
+        elif seed < 0:
+            raise ValueError(f"seed must be non-negative, got {seed}")
+        self.root = seed
+        self.n_groups = 0
+        self.actions = self._generator(_ACTIONS, device)
+        self.updates = self._generator(_UPDATES, th.device("cpu"))
+
+    @property
+    def init_seed(self) -> int:
+        """Seed of the networks' initial weights."""
+        return self._seed(_INIT)
+
+    def predict_generator(self, device: th.device) -> th.Generator:
+        """A new generator for the samples of ``predict``."""
+        return self._generator(_PREDICT, device)
+
+    def episode_seeds(
+        self, n_groups: int, group_size: int, independent_noise: bool
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+        """
+        Seeds of the next groups of episodes, below the range that is held out for evaluation.
+
+        :param n_groups: number of groups
+        :param group_size: episodes per group; they share a seed
+        :param independent_noise: whether the transitions of each episode get a seed of their own
+        :return: seeds and transition seeds (or None), shape (n_groups * group_size,), group after group
+        """
+        groups = np.arange(self.n_groups, self.n_groups + n_groups).repeat(group_size)
+        self.n_groups += n_groups
+        seeds = self._below_held_out(_GROUPS, groups)
+        if not independent_noise:
+            return seeds, None
+        return seeds, self._below_held_out(_NOISE, groups, np.tile(np.arange(group_size), n_groups))
+
+    def _below_held_out(self, *counters: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        return (hash_bits(self.root, *counters) % np.uint64(HELD_OUT_SEED)).astype(np.int64)
+
+    def _seed(self, stream: int) -> int:
+        return int(hash_bits(self.root, stream)[0] >> np.uint64(1))
+
+    def _generator(self, stream: int, device: th.device) -> th.Generator:
+        return th.Generator(device).manual_seed(self._seed(stream))

@@ -11,6 +11,8 @@ NORMALIZATIONS = ("batch", "group", "none")
 
 # Returns of one group that differ by less than this share of their size are equal up to float32 rounding.
 _EQUAL_RETURNS = 1e-6
+# So are differences below the smallest normal float32, whose squares would underflow.
+_SMALLEST_SPREAD = float(np.finfo(np.float32).tiny)
 
 
 class GroupAdvantages(NamedTuple):
@@ -39,7 +41,7 @@ def group_relative_advantages(returns: NDArray[np.float64], normalize: str = "ba
     if normalize not in NORMALIZATIONS:
         raise ValueError(f"normalize_advantage must be one of {NORMALIZATIONS}, got {normalize!r}")
     spread = returns.max(axis=1) - returns.min(axis=1)
-    degenerate = spread <= _EQUAL_RETURNS * np.abs(returns).max(axis=1)
+    degenerate = spread <= np.maximum(_EQUAL_RETURNS * np.abs(returns).max(axis=1), _SMALLEST_SPREAD)
     advantages = returns - returns.mean(axis=1, keepdims=True)
     advantages[degenerate] = 0.0
     if normalize == "none" or degenerate.all():

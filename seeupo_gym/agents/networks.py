@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import torch as th
 from sb3_contrib.common.maskable.distributions import (
+    MaskableCategorical,
     MaskableCategoricalDistribution,
+    MaskableDistribution,
     MaskableMultiCategoricalDistribution,
 )
 from stable_baselines3.common.distributions import (
@@ -43,6 +45,44 @@ def select_rows(obs: PyTorchObs, rows: Any) -> PyTorchObs:
     if isinstance(obs, dict):
         return {key: value[rows] for key, value in obs.items()}
     return obs[rows]
+
+
+def parametrize(
+    distribution: Distribution, params: th.Tensor, log_std: th.Tensor | None, action_masks: th.Tensor | None
+) -> Distribution:
+    """
+    Set the parameters of a distribution, without torch's validation of them: that costs a tenth of an update,
+    and non-finite parameters are refused before an action is sampled and before a gradient step is taken.
+
+    :param distribution: one of SB3's or sb3-contrib's distributions; changed in place
+    :param params: logits, or means of continuous actions, shape (batch, parameters)
+    :param log_std: log standard deviations of continuous actions, else None
+    :param action_masks: valid choices, shape (batch, sum of choices); None: all
+    :return: the distribution
+    :raises ValueError: for masks where the distribution takes none
+    """
+    if action_masks is not None and not isinstance(distribution, MaskableDistribution):
+        raise ValueError("action masks were given to a policy that was made without use_masking=True")
+    if isinstance(distribution, DiagGaussianDistribution):
+        assert log_std is not None
+        distribution.distribution = th.distributions.Normal(params, log_std.exp().expand_as(params), False)
+    elif isinstance(distribution, BernoulliDistribution):
+        distribution.distribution = th.distributions.Bernoulli(logits=params, validate_args=False)
+    elif isinstance(distribution, CategoricalDistribution):
+        distribution.distribution = th.distributions.Categorical(logits=params, validate_args=False)
+    elif isinstance(distribution, MaskableCategoricalDistribution):
+        distribution.distribution = MaskableCategorical(logits=params, validate_args=False, masks=action_masks)
+    elif isinstance(distribution, MultiCategoricalDistribution):
+        parts = params.split(list(distribution.action_dims), dim=1)
+        distribution.distribution = [th.distributions.Categorical(logits=p, validate_args=False) for p in parts]
+    elif isinstance(distribution, MaskableMultiCategoricalDistribution):
+        parts = params.split(list(distribution.action_dims), dim=1)
+        distribution.distributions = [MaskableCategorical(logits=p, validate_args=False) for p in parts]
+        if action_masks is not None:
+            distribution.apply_masking(action_masks)
+    else:
+        raise NotImplementedError(f"{type(distribution).__name__} is none of the supported distributions")
+    return distribution
 
 
 def sample(distribution: Distribution, generator: th.Generator) -> th.Tensor:

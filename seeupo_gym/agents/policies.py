@@ -9,7 +9,7 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
-from sb3_contrib.common.maskable.distributions import MaskableDistribution, make_masked_proba_distribution
+from sb3_contrib.common.maskable.distributions import make_masked_proba_distribution
 from stable_baselines3.common.distributions import Distribution, make_proba_distribution
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import preprocess_obs
@@ -22,7 +22,7 @@ from stable_baselines3.common.torch_layers import (
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from seeupo_gym.agents.networks import NonFiniteError, TurnNetwork, sample, select_rows
+from seeupo_gym.agents.networks import NonFiniteError, TurnNetwork, parametrize, sample, select_rows
 from seeupo_gym.agents.turns import observed_turns
 
 # The constructor's arguments beyond those that BasePolicy saves.
@@ -163,18 +163,6 @@ class SeeUPOPolicy(BasePolicy):
         params: th.Tensor = network(preprocess_obs(obs, self.observation_space, self.normalize_images))
         return params
 
-    def _distribution(
-        self, params: th.Tensor, network: TurnNetwork, action_masks: th.Tensor | None = None
-    ) -> Distribution:
-        if network.log_std is not None:
-            return self.action_dist.proba_distribution(params, network.log_std)
-        distribution = self.action_dist.proba_distribution(params)
-        if action_masks is not None:
-            if not isinstance(distribution, MaskableDistribution):
-                raise ValueError("action masks were given to a policy that was made without use_masking=True")
-            distribution.apply_masking(action_masks)
-        return distribution
-
     def get_distribution(self, obs: PyTorchObs, turn: int, action_masks: th.Tensor | None = None) -> Distribution:
         """
         The distribution over actions at one turn. It is reused by the next call.
@@ -185,7 +173,7 @@ class SeeUPOPolicy(BasePolicy):
         :return: SB3's or sb3-contrib's distribution
         """
         network = self._network(turn)
-        return self._distribution(self._action_params(obs, network), network, action_masks)
+        return parametrize(self.action_dist, self._action_params(obs, network), network.log_std, action_masks)
 
     def _network(self, turn: int) -> TurnNetwork:
         network = self.turns[self.network_index(turn)]
@@ -256,7 +244,7 @@ class SeeUPOPolicy(BasePolicy):
                 f"the policy of turn {turn} gives non-finite action parameters for environment {row}; its "
                 "weights diverged (try a smaller learning rate or max_grad_norm) or its input is extreme"
             )
-        distribution = self._distribution(params, network, action_masks)
+        distribution = parametrize(self.action_dist, params, network.log_std, action_masks)
         actions = distribution.mode() if generator is None else sample(distribution, generator)
         log_probs = distribution.log_prob(actions)
         return actions.reshape((-1, *self._action_shape)), log_probs

@@ -42,7 +42,8 @@ class ContextChain(Task):
 
     def right_actions(self, lanes: Lanes = ALL_LANES) -> NDArray[np.int64]:
         """The right action: the context plus the previous action (0 at the first turn), modulo ``actions``."""
-        return (self.contexts[lanes] + np.maximum(self.previous[lanes], 0)) % self.n_actions
+        right: NDArray[np.int64] = (self.contexts[lanes] + np.maximum(self.previous[lanes], 0)) % self.n_actions
+        return right
 
     def _advance(self, actions: NDArray[np.int64], lanes: Lanes) -> StepResult:
         self.n_right[lanes] += actions == self.right_actions(lanes)

@@ -68,7 +68,9 @@ class CoordinationTrap(Task):
         )
 
     def turn_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
-        text = f"Turn {self.turns[lane]}: agent pulls arm {action}. {_STATUS_TEXT[int(self.status[lane])].capitalize()}."
+        text = (
+            f"Turn {self.turns[lane]}: agent pulls arm {action}. {_STATUS_TEXT[int(self.status[lane])].capitalize()}."
+        )
         return text + (f" Paid {result.rewards[0]:.1f}." if result.dones[0] else "")
 
 

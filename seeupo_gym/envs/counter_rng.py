@@ -54,4 +54,5 @@ def integers(high: ArrayLike, seeds: ArrayLike, *counters: ArrayLike) -> NDArray
     :param counters: see :func:`hash_bits`
     :return: ``int64`` array of the broadcast shape
     """
-    return (uniform(seeds, *counters) * np.asarray(high)).astype(np.int64)
+    draws: NDArray[np.float64] = uniform(seeds, *counters) * np.asarray(high)
+    return draws.astype(np.int64)

@@ -37,7 +37,8 @@ def one_hot(indices: NDArray[np.int64], n: int) -> NDArray[np.float32]:
     :param n: length of each vector
     :return: shape (lanes, n)
     """
-    return (indices[:, None] == np.arange(n)).astype(np.float32)
+    vectors: NDArray[np.bool_] = indices[:, None] == np.arange(n)
+    return vectors.astype(np.float32)
 
 
 class Task(ABC):
@@ -213,7 +214,7 @@ class TaskEnv(gym.Env[Any, Any]):
         info = {"is_success": bool(result.successes[0])} if done else {}
         return self.task.observe()[0], float(result.rewards[0]), done, False, info
 
-    def render(self) -> str | None:  # type: ignore[override]
+    def render(self) -> str | None:
         """Return the transcript so far (``render_mode="ansi"``), else None."""
         return "\n".join(self._transcript) if self.render_mode == "ansi" else None
 
@@ -223,4 +224,5 @@ class MaskedTaskEnv(TaskEnv):
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Return which choices are valid now, shape (sum of choices,)."""
-        return self.task.action_masks()[0]
+        mask: NDArray[np.bool_] = self.task.action_masks()[0]
+        return mask

@@ -63,6 +63,7 @@ class SeedQueue(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment, from the next queued seed if there is one and ``seed`` is None."""
         noise_seed = -1
+        self._parked = False
         if seed is None and self._queue is not None:
             if self._queue:
                 seed, noise_seed = self._queue.pop(0)
@@ -125,7 +126,8 @@ class TaskVecEnv(VecEnv):
         self._park = False
         self._started = time.time()
         # Before the first seeded reset the chain of seeds starts from entropy (see _next_seeds).
-        self._lane_seeds = np.random.default_rng().integers(HELD_OUT_SEED, size=n)
+        self._chain = hash_bits(np.random.default_rng().integers(MAX_SEED, size=n))
+        self._needs_reset = True
         if seed is not None:
             self.seed(seed)
 
@@ -141,29 +143,38 @@ class TaskVecEnv(VecEnv):
         :param park: a lane with nothing queued does nothing until the next :meth:`reset`; if False, it goes
             on with unseeded episodes
         """
+        self._needs_reset |= bool(self._parked.any())
         self._parked[:] = False
         self._queue_position[:] = 0
         self._queue, self._noise_queue, self._park = seeds, noise_seeds, park
 
     def reset(self) -> NDArray[np.float32]:
         """
-        Start an episode in every lane: a queued one, else one with the seed set by ``seed()``, else a random one.
+        Start an episode in every lane: one with the seed set by ``seed()``, else a queued one, else a random one.
 
         :raises ValueError: for reset options, as there are none, and for seeds outside [0, 2**63)
         """
         if any(self._options):
             self._reset_options()
             raise ValueError(f"{type(self.task).__name__} has no reset options")
-        given = [-1 if s is None else s for s in self._seeds]
-        if min(given) < -1 or max(given) > MAX_SEED:
-            raise ValueError(f"seeds must be in [0, 2**63), got {min(given)} to {max(given)}")
+        seeds = self._seeds
         self._reset_seeds()
+        wrong = [s for s in seeds if s is not None and not 0 <= s <= MAX_SEED]
+        if wrong:
+            raise ValueError(f"seeds must be in [0, 2**63), got {wrong[0]}")
         self._parked[:] = False
-        self._restart(np.arange(self.num_envs), np.array(given, dtype=np.int64))
+        self._needs_reset = False
+        self._restart(np.arange(self.num_envs), np.array([-1 if s is None else s for s in seeds], dtype=np.int64))
         return self.task.observe()
 
     def step_async(self, actions: NDArray[np.int64]) -> None:
-        """Check the actions and keep them for :meth:`step_wait`; see :meth:`Task.check_actions`."""
+        """
+        Check the actions and keep them for :meth:`step_wait`; see :meth:`Task.check_actions`.
+
+        :raises gymnasium.error.ResetNeeded: before the first reset, and after parked lanes left the queue mode
+        """
+        if self._needs_reset:
+            raise gym.error.ResetNeeded("not every lane is in an episode: call reset() before step()")
         if len(actions) != self.num_envs:
             raise ValueError(f"expected {self.num_envs} actions, one a lane, got {len(actions)}")
         self._actions = self.task.check_actions(actions)
@@ -220,14 +231,19 @@ class TaskVecEnv(VecEnv):
                 keep = seeds >= 0
                 lanes, seeds, noise_seeds = lanes[keep], seeds[keep], noise_seeds[keep]
         unseeded = seeds < 0
+        self._chain[lanes[~unseeded]] = seeds[~unseeded]
         seeds[unseeded] = self._next_seeds(lanes[unseeded])
-        self._lane_seeds[lanes] = seeds
         self._returns[lanes] = 0.0
         self.task.reset(seeds, np.where(noise_seeds < 0, seeds, noise_seeds), lanes)
 
     def _next_seeds(self, lanes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Seeds that follow from each lane's last one, in the range for training."""
-        return (hash_bits(self._lane_seeds[lanes], _NEXT_SEED_STREAM) % np.uint64(HELD_OUT_SEED)).astype(np.int64)
+        """
+        Seeds that follow from each lane's last given one, in the range for training.
+
+        The chain keeps all 64 bits: over the 31 of a seed, lanes would soon meet and then play the same episodes.
+        """
+        self._chain[lanes] = hash_bits(self._chain[lanes], _NEXT_SEED_STREAM)
+        return (self._chain[lanes] % np.uint64(HELD_OUT_SEED)).astype(np.int64)
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Masks of all lanes at once, shape (lanes, sum of choices)."""
@@ -250,14 +266,18 @@ class TaskVecEnv(VecEnv):
         """Lanes share one task, so no attribute can be set for some of them."""
         raise AttributeError(f"cannot set {attr_name!r}: the lanes of {type(self).__name__} share one task")
 
-    def env_method(self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any) -> list[Any]:
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
         """Offer the methods of the task's Gymnasium view that make sense for a lane: ``action_masks``."""
         if method_name != "action_masks":
             raise AttributeError(f"{type(self).__name__} has no method {method_name!r} for a single lane")
         masks = self.action_masks()
         return [masks[i] for i in self._get_indices(indices)]
 
-    def env_is_wrapped(self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None) -> list[bool]:
+    def env_is_wrapped(
+        self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
+    ) -> list[bool]:
         """True for ``Monitor``: episode statistics are reported in the same form; False for all others."""
         return [wrapper_class is Monitor for _ in self._get_indices(indices)]
 

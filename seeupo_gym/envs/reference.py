@@ -1,0 +1,175 @@
+"""
+Reference scores of the tasks: what random and expert play reach, to put all tasks on one scale.
+
+``python -m seeupo_gym.envs.reference`` measures them anew and prints :data:`REFERENCE_SCORES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from inspect import signature
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import load_env_creator
+from numpy.typing import NDArray
+
+from seeupo_gym.envs import ENTRY_POINTS, ENV_IDS, NAMESPACE
+from seeupo_gym.envs.episodes import EpisodeLanes
+from seeupo_gym.envs.task import HELD_OUT_SEED
+from seeupo_gym.envs.vector import TaskVecEnv, make_vec
+
+# A policy of the native vector environment: an action for every lane, randomness from the generator.
+Policy = Callable[[TaskVecEnv, np.random.Generator], NDArray[np.int64]]
+
+# Arguments that differ from the environment's defaults, sorted by name.
+Settings = tuple[tuple[str, Any], ...]
+
+N_EPISODES = 1000
+# The number of lanes decides which random numbers an episode gets, so it is part of what "measured" means.
+_N_LANES = 250
+_POLICY_SEED = 0
+# Rewards are float32; more digits than these would be its rounding.
+_DECIMALS = 6
+
+
+class ReferenceScores(NamedTuple):
+    """Mean return of random and of expert play."""
+
+    random: float
+    expert: float
+
+
+# Printed by: python -m seeupo_gym.envs.reference
+REFERENCE_SCORES: dict[tuple[str, Settings], ReferenceScores] = {
+    ("seeupo_gym/CoordinationTrap-v0", ()): ReferenceScores(0.1548, 1.0),
+    ("seeupo_gym/ContextChain-v0", ()): ReferenceScores(0.25, 1.0),
+    ("seeupo_gym/ToolChain-v0", ()): ReferenceScores(0.11675, 1.0),
+    ("seeupo_gym/ToolChain-v0", (("level", "medium"),)): ReferenceScores(0.045, 1.0),
+    ("seeupo_gym/ToolChain-v0", (("level", "hard"),)): ReferenceScores(0.03775, 1.0),
+}
+
+# No policy gets more, and some policy gets it, whatever the arguments.
+_OPTIMAL_VALUES = {"seeupo_gym/CoordinationTrap-v0": 1.0, "seeupo_gym/ContextChain-v0": 1.0}
+
+
+def random_policy(env: TaskVecEnv, rng: np.random.Generator) -> NDArray[np.int64]:
+    """
+    Choose uniformly among the valid actions, in each component of the action by itself.
+
+    :param env: the vector environment, in the middle of its episodes
+    :param rng: where the randomness comes from
+    :return: one action a lane
+    """
+    space = env.task.action_space
+    n_choices = [int(space.n)] if isinstance(space, spaces.Discrete) else [int(n) for n in space.nvec]
+    lottery = rng.random((env.num_envs, sum(n_choices)))
+    if env.task.has_action_masks:
+        lottery[~env.action_masks()] = -1.0
+    parts = np.split(lottery, np.cumsum(n_choices)[:-1], axis=1)
+    actions = np.stack([part.argmax(axis=1) for part in parts], axis=1)
+    return actions[:, 0] if isinstance(space, spaces.Discrete) else actions
+
+
+def expert_policy(env: TaskVecEnv, rng: np.random.Generator) -> NDArray[np.int64]:
+    """
+    Choose what the task's expert would.
+
+    :param env: the vector environment, in the middle of its episodes
+    :param rng: not used, experts are deterministic
+    :return: one action a lane
+    """
+    return env.task.expert_actions()
+
+
+def measure(env_id: str, policy: Policy, n_episodes: int = N_EPISODES, **kwargs: Any) -> float:
+    """
+    Mean return of a policy over the first held-out seeds.
+
+    :param env_id: id of one of this package's tasks
+    :param policy: for example :func:`random_policy`
+    :param n_episodes: number of episodes, at least 1
+    :param kwargs: arguments of the environment
+    :return: the mean return, to six decimals
+    """
+    env = make_vec(env_id, min(_N_LANES, n_episodes), **kwargs)
+    if not isinstance(env, TaskVecEnv):
+        raise ValueError(f"{env_id} is not a task of this package, so its policies cannot play it")
+    rng = np.random.default_rng(_POLICY_SEED)
+    returns = np.zeros(n_episodes, dtype=np.float64)
+    with EpisodeLanes(env, HELD_OUT_SEED + np.arange(n_episodes)) as lanes:
+        obs = lanes.reset()
+        while lanes.running:
+            obs, rewards, dones, _ = env.step(policy(env, rng))
+            active = lanes.active
+            returns[lanes.episodes[active]] += rewards[active]
+            lanes.advance(obs, dones)
+    return round(float(returns.mean()), _DECIMALS)
+
+
+def reference_scores(env_id: str, **kwargs: Any) -> ReferenceScores | None:
+    """
+    Look up the reference scores of a task; for arguments that the table lacks they are measured and kept.
+
+    :param env_id: a registered id
+    :param kwargs: arguments of the environment
+    :return: the scores; None if the environment is not one of this package's, so that it has no expert
+    """
+    if env_id not in ENV_IDS:
+        return None
+    settings = _settings(env_id, kwargs)
+    return REFERENCE_SCORES.get((env_id, settings)) or _measure_both(env_id, settings)
+
+
+def normalize(score: float, reference: ReferenceScores) -> float:
+    """
+    Put a score on the scale on which random play is 0 and the expert is 1.
+
+    :param score: a mean return
+    :param reference: the reference scores of the same environment
+    :return: the normalized score; below 0 for worse than random, above 1 for better than the expert
+    """
+    return (score - reference.random) / (reference.expert - reference.random)
+
+
+def optimal_value(env_id: str, **kwargs: Any) -> float | None:
+    """
+    Give the exact value of an optimal policy.
+
+    :param env_id: a registered id
+    :param kwargs: arguments of the environment
+    :return: the expected return; None where it is not known exactly
+    """
+    gym.make(env_id, **kwargs).close()  # complains about arguments that cannot be
+    return _OPTIMAL_VALUES.get(env_id)
+
+
+def _settings(env_id: str, kwargs: dict[str, Any]) -> Settings:
+    entry_point = ENTRY_POINTS[env_id.removeprefix(f"{NAMESPACE}/")]
+    parameters = signature(load_env_creator(entry_point)).parameters
+    changed = {k: v for k, v in kwargs.items() if k not in parameters or v != parameters[k].default}
+    changed.pop("render_mode", None)  # shows an episode, does not change it
+    return tuple(sorted(changed.items()))
+
+
+@cache
+def _measure_both(env_id: str, settings: Settings) -> ReferenceScores:
+    kwargs = dict(settings)
+    return ReferenceScores(measure(env_id, random_policy, **kwargs), measure(env_id, expert_policy, **kwargs))
+
+
+def main() -> None:
+    """Measure and print the table."""
+    entries: list[tuple[str, Settings]] = [(env_id, ()) for env_id in ENV_IDS]
+    entries += [("seeupo_gym/ToolChain-v0", (("level", level),)) for level in ("medium", "hard")]
+    for env_id, settings in entries:
+        scores = _measure_both(env_id, settings)
+        settings_code = "(" + "".join(f'("{name}", "{value}"),' for name, value in settings) + ")"
+        print(f'    ("{env_id}", {settings_code}): ReferenceScores({scores.random}, {scores.expert}),')  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

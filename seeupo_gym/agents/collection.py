@@ -13,7 +13,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
-from seeupo_gym.agents.checks import check_finite_step, check_masks
+from seeupo_gym.agents.checks import StartCheck, check_finite_step, check_masks
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
 from seeupo_gym.agents.turns import observed_turns
 from seeupo_gym.envs.episodes import EpisodeLanes
@@ -41,12 +41,18 @@ def collect_groups(model: SeeUPO, env: VecEnv, callback: BaseCallback, buffer: G
     buffer.reset()
     callback.on_rollout_start()
     n_taken = n_used = 0
+    start_check = None if model.starts_checked else StartCheck(model.group_size)
     seeds, noise_seeds = model.streams.episode_seeds(model.n_groups, model.group_size, model.independent_noise)
     with EpisodeLanes(env, seeds, noise_seeds) as lanes:
         obs = lanes.reset()
         while lanes.running:
             acting, turns = lanes.acting, lanes.turns.copy()
             _check_turns(model, obs, turns, lanes)
+            if start_check is not None:
+                starting = np.flatnonzero(lanes.active & (turns == 0))
+                vec_normalize = model.get_vec_normalize_env()
+                raw_obs = obs if vec_normalize is None else vec_normalize.get_original_obs()
+                start_check.see(raw_obs, starting, lanes.episodes[starting])
             masks = _action_masks(model, env, acting, turns)
             obs_rows = _rows(obs, acting)
             with th.no_grad():
@@ -81,7 +87,7 @@ def collect_groups(model: SeeUPO, env: VecEnv, callback: BaseCallback, buffer: G
             n_used += len(used)
             obs = lanes.advance(new_obs, dones)
             model._last_obs, model._last_episode_starts = obs, dones
-    model.start_check = None
+    model.starts_checked = True
     buffer.finish()
     model.logger.record("rollout/unused_step_fraction", 1.0 - n_used / n_taken)
     callback.update_locals(locals())
@@ -115,11 +121,6 @@ def _check_turns(model: SeeUPO, obs: Any, turns: NDArray[np.int64], lanes: Episo
             f'the entry "turn" of the observation of environment {lane} is {observed[lane]} at turn {turns[lane]}: '
             "it must count the steps of the episode from 0 (and stay out of VecNormalize), or have another name"
         )
-    if model.start_check is not None:
-        starting = np.flatnonzero(used & (turns == 0))
-        vec_normalize = model.get_vec_normalize_env()
-        raw_obs = obs if vec_normalize is None else vec_normalize.get_original_obs()
-        model.start_check.see(raw_obs, starting, lanes.episodes[starting])
 
 
 def _action_masks(model: SeeUPO, env: VecEnv, acting: Lanes, turns: NDArray[np.int64]) -> NDArray[np.bool_] | None:

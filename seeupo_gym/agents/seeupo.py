@@ -25,7 +25,7 @@ from stable_baselines3.common.utils import FloatSchedule, safe_mean
 from stable_baselines3.common.vec_env import VecEnv
 
 from seeupo_gym.agents.advantages import NORMALIZATIONS, group_relative_advantages
-from seeupo_gym.agents.checks import StartCheck, check_spaces
+from seeupo_gym.agents.checks import check_spaces
 from seeupo_gym.agents.collection import collect_groups
 from seeupo_gym.agents.policies import CnnPolicy, MlpPolicy, MultiInputPolicy, SeeUPOPolicy
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
@@ -222,6 +222,7 @@ class SeeUPO(BaseAlgorithm):
         # Filled by _setup_model(), which load() calls again on a model that has them already.
         self.n_turns: int | None = None
         self.horizon_known = True
+        self.starts_checked = False
         self.masked = False
         if _init_setup_model:
             self._setup_model()
@@ -246,7 +247,6 @@ class SeeUPO(BaseAlgorithm):
         if "streams" not in self.__dict__ or self.streams.actions.device != self.device:
             self.set_random_seed(self.seed)
         self.rollout_buffer = GroupRolloutBuffer(self.n_groups, self.group_size, self.gamma, self.device)
-        self.start_check: StartCheck | None = StartCheck(self.group_size)
         # Initialisers draw from torch's global generator: lend it to them, and give it back as it was.
         with th.random.fork_rng(devices=[]):
             th.manual_seed(self.streams.init_seed)
@@ -448,7 +448,7 @@ class SeeUPO(BaseAlgorithm):
         :param force_reset: whether to reset it before training
         """
         super().set_env(env, force_reset)
-        self.start_check = StartCheck(self.group_size)
+        self.starts_checked = False
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer"], []

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
 import gymnasium as gym
@@ -31,6 +29,7 @@ from seeupo_gym.agents.policies import CnnPolicy, MlpPolicy, MultiInputPolicy, S
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
 from seeupo_gym.agents.sequential import UPDATE_ORDERS, UpdateSettings, sequential_update, turn_order
 from seeupo_gym.agents.streams import RandomStreams
+from seeupo_gym.agents.threads import SMALL_MATRIX, one_torch_thread
 from seeupo_gym.agents.turn_logging import record_hparams, record_turn_stats, write_layout
 from seeupo_gym.agents.turns import find_horizon
 from seeupo_gym.envs.task import TaskEnv
@@ -248,7 +247,7 @@ class SeeUPO(BaseAlgorithm):
             self.set_random_seed(self.seed)
         self.rollout_buffer = GroupRolloutBuffer(self.n_groups, self.group_size, self.gamma, self.device)
         # Initialisers draw from torch's global generator: lend it to them, and give it back as it was.
-        with th.random.fork_rng(devices=[]):
+        with th.random.fork_rng(devices=[]), one_torch_thread():
             th.manual_seed(self.streams.init_seed)
             policy = self.policy_class(
                 self.observation_space,
@@ -367,7 +366,8 @@ class SeeUPO(BaseAlgorithm):
         names = {"algorithm": type(self).__name__, "policy": self.policy_class.__name__}
         record_hparams(self.logger, {**names, **{name: getattr(self, name) for name in _HPARAMS}})
         callback.on_training_start(locals(), globals())
-        with self._threads():
+        small = max(param.numel() for param in self.policy.parameters()) < SMALL_MATRIX
+        with one_torch_thread(only_if=small and self.device.type == "cpu"):
             while self.num_timesteps < total_timesteps:
                 if not self.collect_rollouts(self.env, callback, self.rollout_buffer):
                     break
@@ -378,18 +378,6 @@ class SeeUPO(BaseAlgorithm):
                     self.dump_logs(iteration)
         callback.on_training_end()
         return self
-
-    @contextmanager
-    def _threads(self) -> Iterator[None]:
-        """One torch thread while small networks train on the CPU: more only wait for each other."""
-        before = th.get_num_threads()
-        small = max(p.numel() for p in self.policy.parameters()) < 100_000
-        if small and self.device.type == "cpu":
-            th.set_num_threads(1)
-        try:
-            yield
-        finally:
-            th.set_num_threads(before)
 
     def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
         initialized = super()._init_callback(callback, progress_bar=False)

@@ -204,7 +204,8 @@ def nth_action(env, choice, legal):
 )
 @pytest.mark.filterwarnings("ignore:.*render.*")
 def test_impossible_arguments_say_what_is_possible(env_id, kwargs, message):
-    with pytest.raises(ValueError, match=message):
+    error = TypeError if "render_mode" in kwargs else ValueError
+    with pytest.raises(error, match=message):
         gym.make(env_id, **kwargs)
 
 

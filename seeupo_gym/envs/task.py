@@ -156,7 +156,8 @@ class TaskEnv(gym.Env[Any, Any]):
 
     def __init__(self, make_task: Callable[[int], Task], render_mode: str | None = None) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
+            # A TypeError: SB3's make_vec_env tries "rgb_array" first, and does without a mode only after this one.
+            raise TypeError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
         self.make_task = make_task
         self.task = make_task(1)
         self.observation_space = self.task.observation_space

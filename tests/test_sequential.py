@@ -62,7 +62,9 @@ def reference_update(policy, batches, advantages, order, n_epochs, learning_rate
     params = {}
     for turn in order:
         weight, bias = weights(policy, turn)
-        obs, actions, episodes = (t.numpy() for t in (batches[turn].observations, batches[turn].actions, batches[turn].episodes))
+        obs, actions, episodes = (
+            t.numpy() for t in (batches[turn].observations, batches[turn].actions, batches[turn].episodes)
+        )
         old = np.array([log_softmax(weight[:, s] + bias)[a] for s, a in zip(obs, actions, strict=True)])
         for _ in range(n_epochs):
             grad_weight, grad_bias = np.zeros_like(weight), np.zeros_like(bias)
@@ -128,7 +130,9 @@ def test_hand_computed_two_turns():
     assert (stats[0].factor_min, stats[0].factor_max) == pytest.approx((0.8, 1.2))
     assert stats[0].advantage_abs_mean == pytest.approx(1.0)
     assert stats[1].clip_fraction == 1.0
-    assert stats[1].entropy == pytest.approx(-(0.66524 * np.log(0.66524) + 0.09003 * np.log(0.09003) + 0.24473 * np.log(0.24473)), abs=1e-4)
+    assert stats[1].entropy == pytest.approx(
+        -(0.66524 * np.log(0.66524) + 0.09003 * np.log(0.09003) + 0.24473 * np.log(0.24473)), abs=1e-4
+    )
     # k3 averaged over the two ratios 1.99572 and 0.27009.
     assert stats[1].approx_kl == pytest.approx((0.99572 - np.log(1.99572) - 0.72991 - np.log(0.27009)) / 2, abs=1e-4)
 
@@ -271,7 +275,9 @@ def test_target_kl_ends_the_update_of_the_turn():
     policy = make_policy(n_turns=2)
     batches = make_batches(policy, ([0, 1, 2, 3], [0, 1, 2, 3]))
     advantages = 5 * th.as_tensor(ADVANTAGES, dtype=th.float32)
-    stats = sequential_update(policy, batches, advantages, [1, 0], settings(n_epochs=10, target_kl=0.01), th.Generator())
+    stats = sequential_update(
+        policy, batches, advantages, [1, 0], settings(n_epochs=10, target_kl=0.01), th.Generator()
+    )
     assert stats[1].n_gradient_steps == 1, "one step with learning rate 1 is far beyond the target"
     assert stats[0].n_gradient_steps >= 1, "the next turn starts afresh"
 
@@ -280,7 +286,9 @@ def test_gradient_norm_is_clipped_for_the_turn_alone():
     policy = make_policy(n_turns=2)
     batches = make_batches(policy, ([0, 1, 2, 3], [0, 1, 2, 3]))
     before = [p.detach().clone() for p in policy.turn_parameters(0)]
-    sequential_update(policy, batches, th.as_tensor(ADVANTAGES).float(), [0], settings(max_grad_norm=0.01), th.Generator())
+    sequential_update(
+        policy, batches, th.as_tensor(ADVANTAGES).float(), [0], settings(max_grad_norm=0.01), th.Generator()
+    )
     moved = th.cat([(a - b).reshape(-1) for a, b in zip(before, policy.turn_parameters(0), strict=True)])
     assert moved.norm().item() == pytest.approx(0.01, rel=1e-3)
 

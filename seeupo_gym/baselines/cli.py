@@ -1,0 +1,342 @@
+"""The command ``seeupo-gym``."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from seeupo_gym.baselines.benchmark import BenchmarkRun
+
+_ERROR, _JOB_FAILED, _INTERRUPTED = 2, 1, 130
+
+_WORDS = {"true": True, "false": False, "none": None}
+
+# Arguments of `benchmark` that differ from its defaults. "demo" is what `make demo` runs.
+PRESETS: dict[str, dict[str, Any]] = {
+    "demo": {
+        "algos": ["seeupo", "ppo", "a2c"],
+        "envs": ["seeupo_gym/ToolChain-v0", "seeupo_gym/CoordinationTrap-v0"],
+        "seeds": [0, 1],
+        "steps": 60_000,
+        "evals": 20,
+    },
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(_ERROR, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def parse_pairs(pairs: Sequence[str]) -> dict[str, Any]:
+    """
+    Read ``key=value`` arguments. A value is a Python literal, true, false or none; anything else is text.
+
+    :param pairs: arguments as typed
+    :return: key -> value
+    :raises ValueError: for an argument without ``=``, and for a key that is given twice
+    """
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise ValueError(f"expected key=value, got {pair!r}")
+        if key in values:
+            raise ValueError(f"{key!r} is given more than once")
+        try:
+            values[key] = _WORDS[text.lower()] if text.lower() in _WORDS else ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            values[key] = text
+    return values
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """
+    Run the command line.
+
+    :param argv: arguments; None: those of the process
+    :return: exit code: 0, 1 if a job of a benchmark failed, 2 for a user's error, 130 after Ctrl-C
+    """
+    try:
+        arguments = _make_parser().parse_args(argv)
+    except SystemExit as end:  # argparse's way of ending, also after --help
+        return int(end.code or 0)
+    command: Callable[[argparse.Namespace], int] = arguments.run
+    try:
+        return command(arguments)
+    except KeyboardInterrupt:
+        print("stopped; what was finished is kept", file=sys.stderr)
+        return _INTERRUPTED
+    except (ValueError, ImportError, OSError) as error:
+        print(f"seeupo-gym: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return _ERROR
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="seeupo-gym", description="Multi-turn environments, SeeUPO and its baselines.")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    envs = commands.add_parser("envs", help="list the environments")
+    envs.set_defaults(run=_envs)
+
+    train = commands.add_parser("train", help="train one algorithm on one environment")
+    train.add_argument("algo", help="seeupo, ppo or a2c")
+    train.add_argument("env", help="registered id, for example seeupo_gym/ToolChain-v0")
+    train.add_argument("--steps", type=int, default=100_000, help="environment steps (default %(default)s)")
+    train.add_argument("--seed", type=int, default=0, help="default %(default)s")
+    train.add_argument("--out", type=Path, default=Path("runs/train"), help="folder (default %(default)s)")
+    train.add_argument("--evals", type=int, default=20, help="evaluations on the way (default %(default)s)")
+    train.add_argument("--episodes", type=int, default=100, help="episodes of an evaluation (default %(default)s)")
+    _add_run_options(train, set_help="setting of the algorithm (repeatable), for example --set learning_rate=0.001")
+    train.set_defaults(run=_train)
+
+    for name, run, text in (("evaluate", _evaluate, "evaluate a saved model"), ("watch", _watch, "print an episode")):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("model", type=Path, help="model.zip that train or benchmark wrote")
+        command.add_argument("--seed", type=int, help="seed of the (first) episode; default: the first held-out one")
+        command.add_argument("--sample", action="store_true", help="draw actions; default: the most likely ones")
+        if name == "evaluate":
+            command.add_argument("--episodes", type=int, default=100, help="default %(default)s")
+        command.set_defaults(run=run)
+
+    bench = commands.add_parser("benchmark", help="compare algorithms on environments, with several seeds each")
+    bench.add_argument("--preset", choices=sorted(PRESETS), help="a prepared benchmark; other options change it")
+    bench.add_argument("--algos", nargs="+", metavar="NAME", help="default: all")
+    bench.add_argument("--envs", nargs="+", metavar="ID", help="default: all of this package's")
+    bench.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="default: 0 1 2")
+    bench.add_argument("--steps", type=int, help="environment steps of each run (default 100000)")
+    bench.add_argument("--evals", type=int, help="evaluations of each run (default 20)")
+    bench.add_argument("--episodes", type=int, default=100, help="episodes of an evaluation (default %(default)s)")
+    bench.add_argument("--out", type=Path, default=Path("runs"), help="folder (default %(default)s)")
+    bench.add_argument("--workers", type=int, help="processes at a time (default: number of cores)")
+    bench.add_argument("--no-plots", action="store_true", help="draw no learning curves")
+    _add_run_options(bench, set_help="setting of an algorithm (repeatable), for example --set ppo.n_epochs=5")
+    bench.set_defaults(run=_benchmark)
+    return parser
+
+
+def _add_run_options(parser: argparse.ArgumentParser, set_help: str) -> None:
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help=set_help)
+    parser.add_argument(
+        "--env-arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the environment (repeatable)"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="discard earlier results that are in the way")
+    parser.add_argument("--no-progress", action="store_true", help="show no progress bar")
+
+
+def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """
+    Lay out a table of text.
+
+    :param header: titles of the columns; one that starts with ">" aligns its column to the right
+    :param rows: the cells
+    :return: lines, joined
+    """
+    right = [title.startswith(">") for title in header]
+    table = [[title.lstrip(">") for title in header], *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    lines = [
+        "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)) for row in table
+    ]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _envs(arguments: argparse.Namespace) -> int:
+    import gymnasium as gym
+
+    from seeupo_gym.envs import ENV_IDS
+    from seeupo_gym.envs.reference import reference_scores
+
+    rows = []
+    for env_id in ENV_IDS:
+        env = gym.make(env_id)
+        scores = reference_scores(env_id)
+        rows.append(
+            [
+                env_id,
+                str(env.observation_space),
+                str(env.action_space),
+                str(env.get_wrapper_attr("max_turns")),
+                *(["", ""] if scores is None else [f"{scores.random:.3f}", f"{scores.expert:.3f}"]),
+            ]
+        )
+        env.close()
+    print(format_table(["id", "observations", "actions", ">turns", ">random", ">expert"], rows))
+    return 0
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from seeupo_gym.baselines.benchmark import plan_jobs, progress_bar
+    from seeupo_gym.baselines.jobs import run_job
+    from seeupo_gym.baselines.registry import get_algorithm
+    from seeupo_gym.baselines.results import MODEL_FILE, RESULT_FILE
+
+    spec = get_algorithm(arguments.algo).with_settings(parse_pairs(arguments.settings))
+    env_kwargs = {arguments.env: parse_pairs(arguments.env_arg)}
+    steps, seeds, n_evals, n_episodes = arguments.steps, [arguments.seed], arguments.evals, arguments.episodes
+    (job,) = plan_jobs([spec], [arguments.env], seeds, steps, arguments.out, n_evals, n_episodes, env_kwargs)
+    if (job.folder / RESULT_FILE).exists() and not arguments.overwrite:
+        raise ValueError(f"{job.folder} holds a trained model: choose another folder (--out) or pass --overwrite")
+    bar = progress_bar(steps, 0, show=not arguments.no_progress)
+    taken = 0
+
+    def report(n_steps: int) -> None:
+        nonlocal taken
+        bar.update(min(n_steps, steps) - taken)
+        taken = min(n_steps, steps)
+
+    try:
+        result = run_job(job, report)
+        report(steps)
+    finally:
+        bar.close()
+    last = result["evaluations"][-1]
+    speed = f"{result['timesteps']:,} steps at {result['steps_per_second']:,.0f} steps/s"
+    print(f"{speed}; then, on {n_episodes} held-out episodes:")
+    _print_scores(last["score"], last["normalized_score"], last["success_rate"], last["episode_length"])
+    model = job.folder / MODEL_FILE
+    print(f"model: {model}\n\n  seeupo-gym watch {model}\n  tensorboard --logdir {arguments.out}")
+    return 0
+
+
+def _print_scores(score: float, normalized: float | None, success_rate: float | None, length: float) -> None:
+    parts = [f"mean return {score:.3f}"]
+    if normalized is not None:
+        parts.append(f"normalised {normalized:.3f} (random play 0, expert 1)")
+    if success_rate is not None:
+        parts.append(f"success {success_rate:.0%}")
+    print(", ".join([*parts, f"{length:.1f} turns"]))
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    from seeupo_gym.baselines.evaluation import evaluate
+    from seeupo_gym.baselines.jobs import load_model
+    from seeupo_gym.envs.reference import normalize, reference_scores
+    from seeupo_gym.envs.task import HELD_OUT_SEED
+
+    model, info = load_model(arguments.model)
+    env_id, env_kwargs = info["env_id"], info["env_kwargs"]
+    first_seed = HELD_OUT_SEED if arguments.seed is None else arguments.seed
+    result = evaluate(model, env_id, arguments.episodes, first_seed, not arguments.sample, **env_kwargs)
+    reference = reference_scores(env_id, **env_kwargs)
+    normalized = None if reference is None else normalize(result.mean_return, reference)
+    last_seed = first_seed + arguments.episodes - 1
+    print(f"{info['algorithm']} on {env_id}, {arguments.episodes} episodes (seeds {first_seed} to {last_seed}):")
+    _print_scores(result.mean_return, normalized, result.success_rate, result.mean_length)
+    return 0
+
+
+def _watch(arguments: argparse.Namespace) -> int:
+    from seeupo_gym.baselines.jobs import load_model
+    from seeupo_gym.baselines.watch import watch_episode
+    from seeupo_gym.envs.task import HELD_OUT_SEED
+
+    model, info = load_model(arguments.model)
+    seed = HELD_OUT_SEED if arguments.seed is None else arguments.seed
+    print(f"{info['algorithm']} on {info['env_id']}, trained for {info['timesteps']:,} steps\n")
+    for text in watch_episode(model, info["env_id"], seed, not arguments.sample, **info["env_kwargs"]):
+        print(text)
+    return 0
+
+
+def _benchmark(arguments: argparse.Namespace) -> int:
+    from seeupo_gym.baselines.benchmark import run_benchmark
+    from seeupo_gym.baselines.plots import check_matplotlib, plot_learning_curves
+    from seeupo_gym.baselines.registry import algorithm_names
+    from seeupo_gym.baselines.results import CSV_FILE, JSON_FILE
+    from seeupo_gym.envs import ENV_IDS
+
+    if not arguments.no_plots:
+        check_matplotlib()  # not after minutes of training
+    defaults = {"algos": algorithm_names(), "envs": list(ENV_IDS), "seeds": [0, 1, 2], "steps": 100_000, "evals": 20}
+    given = {name: getattr(arguments, name) for name in defaults if getattr(arguments, name) is not None}
+    chosen = {**defaults, **PRESETS.get(arguments.preset, {}), **given}
+    settings: dict[str, dict[str, Any]] = {}
+    for key, value in parse_pairs(arguments.settings).items():
+        algorithm, dot, name = key.partition(".")
+        if not dot:
+            raise ValueError(f"expected --set ALGORITHM.KEY=VALUE, got {key!r}")
+        settings.setdefault(algorithm, {})[name] = value
+    env_arguments = parse_pairs(arguments.env_arg)
+    out: Path = arguments.out
+    run = run_benchmark(
+        chosen["algos"],
+        chosen["envs"],
+        chosen["seeds"],
+        chosen["steps"],
+        out,
+        n_evals=chosen["evals"],
+        n_eval_episodes=arguments.episodes,
+        n_workers=arguments.workers,
+        progress=not arguments.no_progress,
+        overwrite=arguments.overwrite,
+        settings=settings,
+        env_kwargs=dict.fromkeys(chosen["envs"], env_arguments) if env_arguments else None,
+        report=_report,
+    )
+    if run.kept:
+        print(f"kept {len(run.kept)} finished runs of before")
+    if run.results:
+        print(f"\n{final_table(run)}\n")
+        paths = [out / CSV_FILE, out / JSON_FILE]
+        if not arguments.no_plots:
+            paths += plot_learning_curves(out / CSV_FILE, out)
+        print("written:", *paths, sep="\n  ")
+        print(f"  {out}/<environment>/<algorithm>/seed_<k>/  (model.zip, result.json, TensorBoard events)")
+        print(f"\n  tensorboard --logdir {out}")
+    for name, text in run.failures.items():
+        print(f"{name} failed: {text.strip().splitlines()[-1]}", file=sys.stderr)
+    return _JOB_FAILED if run.failures else 0
+
+
+def _report(text: str) -> None:
+    """Print in spite of a progress bar."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        print(text, file=sys.stderr)
+    else:
+        tqdm.write(text, file=sys.stderr)
+
+
+def final_table(run: BenchmarkRun) -> str:
+    """
+    Summarise the runs of a benchmark at their ends.
+
+    :param run: the benchmark
+    :return: a table, one line per environment and algorithm
+    """
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for result in run.results:
+        settings = result["settings"]
+        groups.setdefault((settings["environment"], settings["algorithm"]), []).append(result)
+    rows, unit = [], "score: 0 is random play, 1 is the expert"
+    for (environment, algorithm), results in groups.items():
+        last = [result["evaluations"][-1] for result in results]
+        column = "score" if any(row["normalized_score"] is None for row in last) else "normalized_score"
+        scores = [row[column] for row in last]
+        successes = [row["success_rate"] for row in last if row["success_rate"] is not None]
+        mark = "*" if column == "score" else ""
+        rows.append(
+            [
+                environment,
+                algorithm,
+                f"{sum(scores) / len(scores):.3f}{mark}",
+                " ".join(f"{score:.3f}" for score in scores),
+                f"{sum(successes) / len(successes):.0%}" if successes else "",
+                f"{sum(result['timesteps'] for result in results) / len(results):,.0f}",
+                f"{sum(result['steps_per_second'] for result in results) / len(results):,.0f}",
+            ]
+        )
+    if any("*" in row[2] for row in rows):
+        unit += "; * mean return, as the environment has no expert"
+    header = ["environment", "algorithm", ">score", "of each seed", ">success", ">steps", ">steps/s"]
+    return f"{format_table(header, rows)}\n({unit}; held-out episodes, deterministic policy)"

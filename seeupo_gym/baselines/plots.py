@@ -1,0 +1,127 @@
+"""Learning curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seeupo_gym.baselines.registry import env_name
+from seeupo_gym.baselines.results import Row, read_rows
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, which colour-blind people can tell apart, without its yellow and black.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+# Lines on top of each other stay visible, and so do they in print.
+_STYLES = ("-", "--", "-.", ":")
+
+
+def check_matplotlib() -> None:
+    """
+    See whether plots can be drawn.
+
+    :raises ImportError: if matplotlib is missing; says what to install
+    """
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise ImportError('plots need matplotlib: pip install "seeupo-gym[plots]"') from error
+
+
+def plot_learning_curves(results: str | Path | Sequence[Row], out: str | Path) -> list[Path]:
+    """
+    Draw one PNG per environment.
+
+    :param results: a ``results.csv``, or its rows
+    :param out: folder for the pictures
+    :return: the files
+    :raises ImportError: if matplotlib is missing
+    """
+    rows = read_rows(Path(results)) if isinstance(results, (str, Path)) else list(results)
+    Path(out).mkdir(parents=True, exist_ok=True)
+    paths = []
+    for env_id in dict.fromkeys(row["environment"] for row in rows):
+        path = Path(out) / f"learning_curve_{env_name(env_id)}.png"
+        learning_curve_figure(rows, env_id).savefig(path, dpi=150)
+        paths.append(path)
+    return paths
+
+
+def learning_curve_figure(rows: Sequence[Row], env_id: str) -> Figure:
+    """
+    Draw the curves of one environment: for every algorithm the mean over seeds, and a band from the worst to
+    the best of them.
+
+    :param rows: rows of a tidy table
+    :param env_id: which environment's
+    :return: the figure; no state of pyplot is touched
+    :raises ImportError: if matplotlib is missing
+    """
+    check_matplotlib()
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    rows = [row for row in rows if row["environment"] == env_id]
+    normalized = all(row["normalized_score"] is not None for row in rows)
+    column = "normalized_score" if normalized else "score"
+    figure = Figure(figsize=(7.0, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    if normalized:
+        for level, label, height in ((1.0, "expert", "bottom"), (0.0, "random", "top")):
+            axes.axhline(level, color="0.45", linewidth=1.0, zorder=1)
+            axes.annotate(
+                label,
+                (1.0, level),
+                xycoords=("axes fraction", "data"),
+                xytext=(-4, 2 if height == "bottom" else -2),
+                textcoords="offset points",
+                ha="right",
+                va=height,
+                color="0.35",
+                fontsize="small",
+            )
+    for i, algorithm in enumerate(dict.fromkeys(row["algorithm"] for row in rows)):
+        steps, curves = _curves([row for row in rows if row["algorithm"] == algorithm], column)
+        colour, style = _COLOURS[i % len(_COLOURS)], _STYLES[i % len(_STYLES)]
+        n_seeds = f"{len(curves)} seed{'s' if len(curves) > 1 else ''}"
+        axes.fill_between(steps, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.18, linewidth=0)
+        axes.plot(steps, curves.mean(axis=0), style, color=colour, linewidth=2.0, label=f"{algorithm} ({n_seeds})")
+    axes.set_title(env_name(env_id))
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel("normalised score" if normalized else "mean return")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.margins(x=0.0)
+    if normalized:
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(low, -0.1), max(high, 1.1))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    figure.legend(
+        *axes.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        title="line: mean over seeds; band: worst to best seed",
+        title_fontsize="small",
+    )
+    return figure
+
+
+def _curves(rows: Sequence[Row], column: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """
+    Curves of all seeds on one grid of steps, shapes (points,) and (seeds, points).
+
+    Seeds are evaluated at about the same numbers of steps, not exactly; in between they are interpolated.
+    """
+    by_seed: dict[Any, list[Row]] = {}
+    for row in rows:
+        by_seed.setdefault(row["seed"], []).append(row)
+    grid = np.unique([row["timesteps"] for row in rows]).astype(np.float64)
+    curves = [np.interp(grid, [r["timesteps"] for r in seed], [r[column] for r in seed]) for seed in by_seed.values()]
+    return grid, np.array(curves)

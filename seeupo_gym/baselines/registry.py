@@ -1,0 +1,247 @@
+"""
+The table of algorithms: a name, where the class is, and the settings it runs with.
+
+Adding one takes three lines, anywhere before the benchmark is started (worker processes get the entry itself)::
+
+    from seeupo_gym.baselines import register_algorithm, run_benchmark
+    register_algorithm("trpo", "sb3_contrib:TRPO", n_envs=16, settings={"n_steps": 128, "gamma": 1.0})
+    run_benchmark(["seeupo", "trpo"], ["seeupo_gym/ToolChain-v0"], seeds=[0, 1], total_timesteps=50_000, out="runs")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from inspect import Parameter, signature
+from typing import Any
+
+import gymnasium as gym
+from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.preprocessing import is_image_space
+
+from seeupo_gym.envs.vector import make_vec
+
+AUTO = "auto"
+
+# The networks are small and every run is a process of its own; "--set device=cuda" is for large ones.
+_DEVICE = "cpu"
+
+# What the runner gives to every algorithm itself.
+_RESERVED = ("env", "seed", "tensorboard_log", "_init_setup_model")
+
+
+@dataclass(frozen=True)
+class AlgorithmSpec:
+    """
+    How to run one algorithm; it is the same for every environment.
+
+    :param name: name in tables, plots and folders
+    :param entry_point: ``"module:Class"``, imported when a model is made
+    :param policy: policy alias; ``"auto"``: Mlp, Cnn or MultiInput, as the observation space needs
+    :param n_envs: number of environments it trains in
+    :param settings: constructor arguments that differ from the class's defaults
+    """
+
+    name: str
+    entry_point: str
+    policy: str = AUTO
+    n_envs: int = 16
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def load_class(self) -> type[BaseAlgorithm]:
+        """
+        Import the class.
+
+        :return: an algorithm with SB3's interface
+        :raises ValueError: if the entry point leads nowhere
+        """
+        module_name, _, class_name = self.entry_point.partition(":")
+        try:
+            algorithm_class: type[BaseAlgorithm] = getattr(import_module(module_name), class_name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f'algorithm {self.name!r}: cannot import {self.entry_point!r} ("module:Class"): {error}'
+            ) from error
+        return algorithm_class
+
+    def all_settings(self) -> dict[str, Any]:
+        """
+        Settings of a run, with the defaults of the class written out; the device is the CPU unless set.
+
+        :return: constructor argument -> value
+        """
+        parameters = signature(self.load_class().__init__).parameters
+        defaults = {name: p.default for name, p in parameters.items() if p.default is not Parameter.empty}
+        return {k: v for k, v in {**defaults, "device": _DEVICE, **self.settings}.items() if k not in _RESERVED}
+
+    def with_settings(self, changes: Mapping[str, Any]) -> AlgorithmSpec:
+        """
+        Copy this entry with other settings.
+
+        :param changes: constructor arguments, and also ``n_envs`` and ``policy``
+        :return: the changed entry
+        :raises ValueError: for a name that the class does not know
+        """
+        known = set(signature(self.load_class().__init__).parameters) - {"self", "args", "kwargs", *_RESERVED}
+        unknown = sorted(set(changes) - known - {"n_envs", "policy"})
+        if unknown:
+            raise ValueError(
+                f"{self.name} has no setting {unknown[0]!r}; it has: {', '.join(sorted(known | {'n_envs'}))}"
+            )
+        settings = {k: v for k, v in {**self.settings, **changes}.items() if k not in ("n_envs", "policy")}
+        n_envs = changes.get("n_envs", self.n_envs)
+        if not isinstance(n_envs, int) or n_envs < 1:
+            raise ValueError(f"n_envs must be a whole number of at least 1, got {n_envs!r}")
+        return replace(self, settings=settings, n_envs=n_envs, policy=changes.get("policy", self.policy))
+
+    def make_model(
+        self, env_id: str, seed: int | None, env_kwargs: Mapping[str, Any] | None = None, **arguments: Any
+    ) -> BaseAlgorithm:
+        """
+        Make a model that is ready to learn, on ``seeupo_gym.make_vec(env_id, n_envs, seed)``.
+
+        :param env_id: a registered Gymnasium id
+        :param seed: seed of the environments and of the algorithm; SB3's own algorithms seed the global
+            generators of the process with it
+        :param env_kwargs: arguments of the environment
+        :param arguments: more constructor arguments, for example ``tensorboard_log``
+        :return: the model
+        """
+        env = make_vec(env_id, self.n_envs, seed, **(env_kwargs or {}))
+        policy = policy_for(env.observation_space) if self.policy == AUTO else self.policy
+        return self.load_class()(policy, env, seed=seed, **{"device": _DEVICE, **self.settings, **arguments})
+
+
+def policy_for(observation_space: spaces.Space[Any]) -> str:
+    """
+    Choose the policy alias for an observation space.
+
+    :param observation_space: the environment's
+    :return: "MultiInputPolicy" for Dict, "CnnPolicy" for images, else "MlpPolicy"
+    """
+    if isinstance(observation_space, spaces.Dict):
+        return "MultiInputPolicy"
+    return "CnnPolicy" if is_image_space(observation_space) else "MlpPolicy"
+
+
+def env_name(env_id: str) -> str:
+    """
+    Shorten an id to what follows its namespace and module, for folders and titles.
+
+    :param env_id: ``"[module:][namespace/]name"``
+    :return: the name
+    """
+    return env_id.rsplit(":", 1)[-1].rsplit("/", 1)[-1]
+
+
+def check_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> None:
+    """
+    Make an environment once, so that a wrong id or argument is noticed before training.
+
+    :param env_id: a registered Gymnasium id
+    :param env_kwargs: its arguments
+    :raises ValueError: with one line that says what is wrong
+    """
+    try:
+        gym.make(env_id, **(env_kwargs or {})).close()
+    except (gym.error.Error, TypeError, ValueError, ImportError) as error:
+        given = f" with {dict(env_kwargs)}" if env_kwargs else ""
+        raise ValueError(f"cannot make the environment {env_id!r}{given}: {error}") from error
+
+
+_ALGORITHMS: dict[str, AlgorithmSpec] = {}
+
+
+def register_algorithm(
+    name: str,
+    entry_point: str,
+    policy: str = AUTO,
+    n_envs: int = 16,
+    settings: Mapping[str, Any] | None = None,
+) -> AlgorithmSpec:
+    """
+    Add an algorithm with SB3's interface.
+
+    :param name: its name; letters, digits, ``_`` and ``-``, as it becomes the name of a folder
+    :param entry_point: ``"module:Class"``
+    :param policy: policy alias; ``"auto"``: as the observation space needs
+    :param n_envs: number of environments it trains in
+    :param settings: constructor arguments that differ from the class's defaults
+    :return: the entry
+    :raises ValueError: if the name is taken or cannot be the name of a folder
+    """
+    if name in _ALGORITHMS:
+        raise ValueError(f"an algorithm named {name!r} is registered already")
+    if not name.replace("_", "").replace("-", "").isalnum():
+        raise ValueError(f"an algorithm's name must consist of letters, digits, '_' and '-', got {name!r}")
+    _ALGORITHMS[name] = AlgorithmSpec(name, entry_point, policy, n_envs, dict(settings or {}))
+    return _ALGORITHMS[name]
+
+
+def unregister_algorithm(name: str) -> None:
+    """
+    Remove an entry.
+
+    :param name: name of a registered algorithm
+    """
+    _ALGORITHMS.pop(name)
+
+
+def get_algorithm(name: str) -> AlgorithmSpec:
+    """
+    Look up an algorithm.
+
+    :param name: its name
+    :return: the entry
+    :raises ValueError: if there is none; lists the names there are
+    """
+    if name not in _ALGORITHMS:
+        raise ValueError(f"unknown algorithm {name!r}; there are: {', '.join(_ALGORITHMS)}")
+    return _ALGORITHMS[name]
+
+
+def algorithm_names() -> list[str]:
+    """
+    List the registered algorithms.
+
+    :return: names, in order of registration
+    """
+    return list(_ALGORITHMS)
+
+
+# Where these settings come from: short runs (60,000 to 106,000 steps) on CoordinationTrap-v0 (turns=4) and ToolChain-v0
+# (level="easy"), of each combination on seeds 0 and 1 as a rule, 16 combinations for SeeUPO, 11 for PPO, 12 for A2C:
+# - SeeUPO: learning_rate 1e-3, 3e-3, 5e-3, 1e-2; ent_coef 0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 1; 8 or 16 groups
+# - PPO: learning_rate 3e-4 (its default), 1e-3, 3e-3, 5e-3, 1e-2; ent_coef 0, 0.1, 0.3, 0.5; n_epochs 4, 10;
+#   n_steps 32, 128
+# - A2C: learning_rate 7e-4 (its default), 1e-3, 2e-3, 3e-3, 5e-3; ent_coef 0, 0.01, 0.02, 0.03, 0.1, 0.3;
+#   n_steps 5, 8, 16; normalised advantages
+# Taken is what ended best on both tasks together. It is the trap that decides, as nearly all of them solve ToolChain
+# (SeeUPO and A2C the sooner, the lower ent_coef is): with an ent_coef of 0.3 or 0.5 SeeUPO and PPO leave the trap on
+# some seeds (with these settings each on 3 of seeds 0 to 5, SeeUPO in fewer steps), A2C on none; with less nobody did.
+# Not a tuned benchmark: combinations that failed on the trap were not all run on ToolChain, later ones were chosen
+# with an eye on earlier ones, and seeds 0 and 1, which the demo shows, are among those the choice was made on.
+register_algorithm(
+    "seeupo",
+    "seeupo_gym.agents:SeeUPO",
+    n_envs=128,
+    settings={"n_groups": 16, "group_size": 8, "learning_rate": 5e-3, "ent_coef": 0.3},
+)
+register_algorithm(
+    "ppo",
+    "stable_baselines3:PPO",
+    n_envs=16,
+    settings={
+        "n_steps": 128,
+        "batch_size": 256,
+        "n_epochs": 10,
+        "learning_rate": 3e-3,
+        "ent_coef": 0.3,
+        "gamma": 1.0,
+    },
+)
+register_algorithm(
+    "a2c", "stable_baselines3:A2C", n_envs=16, settings={"learning_rate": 3e-3, "ent_coef": 0.03, "gamma": 1.0}
+)

@@ -1,0 +1,213 @@
+"""Files of results: written atomically, merged into one table, compared before a run is continued."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+RESULT_FILE, MODEL_FILE, MODEL_INFO_FILE = "result.json", "model.zip", "model.json"
+CSV_FILE, JSON_FILE = "results.csv", "results.json"
+
+# The columns of the tidy table: one row for every evaluation of every run.
+COLUMNS = (
+    "algorithm",
+    "environment",
+    "seed",
+    "timesteps",
+    "score",
+    "normalized_score",
+    "success_rate",
+    "episode_length",
+    "wall_time",
+)
+Row = dict[str, Any]
+
+_PACKAGES = ("seeupo-gym", "gymnasium", "numpy", "torch", "stable-baselines3", "sb3-contrib", "tensorboard")
+
+
+class SettingsDifferError(ValueError):
+    """Results that are there already were made with other settings."""
+
+
+def versions() -> dict[str, str]:
+    """
+    Collect what a result may depend on besides its settings.
+
+    :return: versions of Python, of the platform and of the packages
+    """
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def to_plain(value: Any) -> Any:
+    """
+    Turn settings into what JSON can hold, so that equal settings compare equal after reading them back.
+
+    :param value: any value; a class or a function becomes its full name
+    :return: nested dictionaries, lists, strings, numbers, booleans and None
+    """
+    if isinstance(value, Mapping):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(v) for v in value]
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    if hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    return repr(value)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """
+    Write a file so that a reader, or a run that stops right now, finds either the old or the new text.
+
+    :param path: the file; its folder is made if it is missing
+    :param text: its new content
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """
+    Write JSON atomically.
+
+    :param path: the file
+    :param content: what :func:`to_plain` understands
+    """
+    write_atomically(path, json.dumps(to_plain(content), indent=2) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """
+    Read a JSON object.
+
+    :param path: the file
+    :return: its content
+    :raises ValueError: if the file is missing or is no JSON object; says which file
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read {path}: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"cannot read {path}: it is not a JSON object")
+    return content
+
+
+def read_results(out: Path) -> list[dict[str, Any]]:
+    """
+    Read the results of all finished runs in a folder.
+
+    :param out: the folder of a benchmark
+    :return: contents of the ``result.json`` files, by environment, algorithm and seed
+    """
+    results = [read_json(path) for path in out.glob(f"*/*/seed_*/{RESULT_FILE}")]
+    return sorted(results, key=lambda r: (r["settings"]["env_id"], r["settings"]["algorithm"], r["settings"]["seed"]))
+
+
+def tidy_rows(results: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """
+    Put the evaluations of all runs under each other.
+
+    :param results: contents of ``result.json`` files
+    :return: rows with the entries of :data:`COLUMNS`
+    """
+    rows = []
+    for result in results:
+        settings = result["settings"]
+        run = {"algorithm": settings["algorithm"], "environment": settings["env_id"], "seed": settings["seed"]}
+        rows += [{**run, **{name: row[name] for name in COLUMNS[3:]}} for row in result["evaluations"]]
+    return rows
+
+
+def merge_results(out: Path) -> list[dict[str, Any]]:
+    """
+    Write ``results.csv`` and ``results.json`` from the results of all finished runs.
+
+    :param out: the folder of a benchmark
+    :return: the results
+    """
+    results = read_results(out)
+    table = StringIO()
+    writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(tidy_rows(results))
+    write_atomically(out / CSV_FILE, table.getvalue())
+    write_json(out / JSON_FILE, {"results": results})
+    return results
+
+
+def read_rows(path: Path) -> list[Row]:
+    """
+    Read a tidy table.
+
+    :param path: a ``results.csv``
+    :return: its rows, with numbers as numbers and None for empty cells
+    """
+    text_columns = ("algorithm", "environment")
+    with path.open(encoding="utf-8", newline="") as file:
+        return [
+            {k: v if k in text_columns else float(v) if v else None for k, v in row.items()}
+            for row in csv.DictReader(file)
+        ]
+
+
+def check_same_settings(out: Path, settings: Sequence[Mapping[str, Any]]) -> None:
+    """
+    Refuse to mix runs that cannot be compared.
+
+    Runs of one environment must share everything but the algorithm and the seed, runs of one algorithm on it
+    everything but the seed.
+
+    :param out: the folder of a benchmark
+    :param settings: settings of the runs that are to be in it
+    :raises SettingsDifferError: says what differs and what to do
+    """
+    for result in read_results(out):
+        old = result["settings"]
+        for new in map(to_plain, settings):
+            if new["environment"] != old["environment"]:
+                continue
+            ignored = {"seed"} if new["algorithm"] == old["algorithm"] else {"seed", *_OF_ALGORITHM}
+            differences = _differences(old, new, ignored)
+            if differences:
+                raise SettingsDifferError(
+                    f"{out} holds results of {old['algorithm']} on {old['environment']} that were made with other "
+                    f"settings: {'; '.join(differences)}. Choose another folder (--out), or discard the earlier "
+                    f"results of this environment (--overwrite)"
+                )
+
+
+_OF_ALGORITHM = ("algorithm", "entry_point", "policy", "n_envs", "algorithm_settings")
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], ignored: Iterable[str], prefix: str = "") -> list[str]:
+    found = []
+    for key in sorted({*old, *new} - set(ignored)):
+        before, now = old.get(key, "not set"), new.get(key, "not set")
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            found += _differences(before, now, (), f"{prefix}{key}.")
+        elif before != now:
+            found.append(f"{prefix}{key} was {before!r}, now {now!r}")
+    return found

@@ -27,7 +27,8 @@ def make_policy(action_space=ACTION_SPACES["discrete"], observation_space=None, 
 
 
 @pytest.mark.parametrize(
-    ("name", "masked"), [(name, masked) for name in ACTION_SPACES for masked in (False, True) if (name, masked) != ("box", True)]
+    ("name", "masked"),
+    [(name, masked) for name in ACTION_SPACES for masked in (False, True) if (name, masked) != ("box", True)],
 )
 def test_samples_follow_the_distribution_and_log_probs_are_right(name, masked):
     space = ACTION_SPACES[name]
@@ -58,7 +59,9 @@ def test_samples_follow_the_distribution_and_log_probs_are_right(name, masked):
         np.testing.assert_allclose(np.bincount(column, minlength=len(probs)) / 20_000, probs, atol=0.015)
         expected += probs.log()[column]
     th.testing.assert_close(log_probs, expected, atol=1e-5, rtol=1e-5)
-    entropy = policy.get_distribution(obs[:1], 1).entropy()
+    again, entropy = policy.evaluate_actions(obs[:1], actions[:1], 1, with_entropy=True)
+    th.testing.assert_close(again, expected[:1], atol=1e-5, rtol=1e-5)
+    th.testing.assert_close(entropy, policy.get_distribution(obs[:1], 1).entropy(), atol=1e-6, rtol=0)
     th.testing.assert_close(entropy, th.stack([-(p * p.log()).sum() for p in blocks]).sum()[None], atol=1e-5, rtol=0)
 
 

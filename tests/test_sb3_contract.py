@@ -102,7 +102,8 @@ def test_save_and_load(tmp_path, vec_env_cls):
     assert state["state"][0]["step"] == restored["state"][0]["step"] > 0
     obs, starts = np.zeros((3, 14), dtype=np.float32), np.ones(3, dtype=bool)
     np.testing.assert_array_equal(
-        model.predict(obs, None, starts, deterministic=True)[0], loaded.predict(obs, None, starts, deterministic=True)[0]
+        model.predict(obs, None, starts, deterministic=True)[0],
+        loaded.predict(obs, None, starts, deterministic=True)[0],
     )
     without_env = SeeUPO.load(tmp_path / "model")
     without_env.predict(obs, None, starts)

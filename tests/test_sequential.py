@@ -192,9 +192,9 @@ def test_factors_stay_with_their_episodes_in_shuffled_minibatches(monkeypatch):
     seen, rows = [], []
     evaluate, surrogate = policy.evaluate_actions, sequential.clipped_surrogate
 
-    def spy_evaluate(obs, actions, turn, masks=None):
+    def spy_evaluate(obs, actions, turn, masks=None, **kwargs):
         rows.append((turn, obs))
-        return evaluate(obs, actions, turn, masks)
+        return evaluate(obs, actions, turn, masks, **kwargs)
 
     def spy_surrogate(ratio, weighted, low, high):
         seen.append((*rows[-1], weighted))

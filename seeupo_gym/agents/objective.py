@@ -8,7 +8,7 @@ import torch as th
 MAX_LOG_RATIO = 20.0
 
 
-def log_importance_ratio(log_prob: th.Tensor, old_log_prob: th.Tensor, length: th.Tensor | float = 1.0) -> th.Tensor:
+def log_importance_ratio(log_prob: th.Tensor, old_log_prob: th.Tensor, length: th.Tensor | None = None) -> th.Tensor:
     """
     Logarithm of the sequence-level importance ratio (arXiv:2602.06554, below eq. 6)::
 
@@ -18,10 +18,13 @@ def log_importance_ratio(log_prob: th.Tensor, old_log_prob: th.Tensor, length: t
 
     :param log_prob: log-probabilities of the actions now, shape (batch,)
     :param old_log_prob: those recorded at collection, shape (batch,)
-    :param length: number L of tokens of each action; 1 for an action that is one decision
+    :param length: number L of tokens of each action, shape (batch,); None: 1, an action is one decision
     :return: shape (batch,)
     """
-    return ((log_prob - old_log_prob) / length).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    difference = log_prob - old_log_prob
+    if length is not None:
+        difference = difference / length
+    return difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
 def clipped_surrogate(ratio: th.Tensor, weighted_advantage: th.Tensor, clip_low: float, clip_high: float) -> th.Tensor:
@@ -30,14 +33,19 @@ def clipped_surrogate(ratio: th.Tensor, weighted_advantage: th.Tensor, clip_low:
 
         min(rho * M, clip(rho, 1 - clip_low, 1 + clip_high) * M)
 
+    The second term only matters beyond the bound on the side where M gains, ``1 + clip_high`` for M > 0 and
+    ``1 - clip_low`` for M < 0, so it equals ``min(rho * M, bound * M)``, with half as many operations to
+    differentiate.
+
     :param ratio: importance ratio rho, shape (batch,)
     :param weighted_advantage: M, advantage times the factor of the turns updated before, shape (batch,)
     :param clip_low: lower clip range
     :param clip_high: upper clip range
     :return: shape (batch,)
     """
-    clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
-    return th.min(ratio * weighted_advantage, clipped * weighted_advantage)
+    gain = weighted_advantage > 0
+    cap = th.where(gain, (1.0 + clip_high) * weighted_advantage, (1.0 - clip_low) * weighted_advantage)
+    return th.min(ratio * weighted_advantage, cap)
 
 
 def kl_divergence(log_ratio: th.Tensor) -> th.Tensor:

@@ -22,7 +22,14 @@ from stable_baselines3.common.torch_layers import (
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from seeupo_gym.agents.networks import NonFiniteError, TurnNetwork, parametrize, sample, select_rows
+from seeupo_gym.agents.networks import (
+    NonFiniteError,
+    TurnNetwork,
+    log_prob_and_entropy,
+    parametrize,
+    sample_with_log_prob,
+    select_rows,
+)
 from seeupo_gym.agents.turns import observed_turns
 
 # The constructor's arguments beyond those that BasePolicy saves.
@@ -181,8 +188,13 @@ class SeeUPOPolicy(BasePolicy):
         return network
 
     def evaluate_actions(
-        self, obs: PyTorchObs, actions: th.Tensor, turn: int, action_masks: th.Tensor | None = None
-    ) -> tuple[th.Tensor, Distribution]:
+        self,
+        obs: PyTorchObs,
+        actions: th.Tensor,
+        turn: int,
+        action_masks: th.Tensor | None = None,
+        with_entropy: bool = False,
+    ) -> tuple[th.Tensor, th.Tensor | None]:
         """
         Log-probabilities of actions under the current policy of one turn, with gradients.
 
@@ -190,10 +202,12 @@ class SeeUPOPolicy(BasePolicy):
         :param actions: shape (batch, components), or (batch,) for Discrete
         :param turn: the turn they are at, counted from 0
         :param action_masks: valid choices, shape (batch, sum of choices); None: all
-        :return: log-probabilities, shape (batch,), and the distribution (for its entropy)
+        :param with_entropy: whether to compute entropies too
+        :return: log-probabilities, shape (batch,), and entropies in nats, shape (batch,), or None
         """
-        distribution = self.get_distribution(obs, turn, action_masks)
-        return distribution.log_prob(actions), distribution
+        network = self._network(turn)
+        params = self._action_params(obs, network)
+        return log_prob_and_entropy(self.action_dist, params, network.log_std, actions, action_masks, with_entropy)
 
     def forward(
         self,
@@ -245,8 +259,7 @@ class SeeUPOPolicy(BasePolicy):
                 "weights diverged (try a smaller learning rate or max_grad_norm) or its input is extreme"
             )
         distribution = parametrize(self.action_dist, params, network.log_std, action_masks)
-        actions = distribution.mode() if generator is None else sample(distribution, generator)
-        log_probs = distribution.log_prob(actions)
+        actions, log_probs = sample_with_log_prob(distribution, params, generator)
         return actions.reshape((-1, *self._action_shape)), log_probs
 
     @property

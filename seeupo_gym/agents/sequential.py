@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.distributions import Distribution
 
 from seeupo_gym.agents.networks import NonFiniteError
 from seeupo_gym.agents.objective import clipped_surrogate, kl_divergence, log_importance_ratio, update_factor
@@ -95,9 +94,10 @@ def sequential_update(
         weighted = advantages[batch.episodes] * factor
         losses = update_turn(policy, turn, batch, weighted, settings, generator)
         with th.no_grad():
-            log_prob, distribution = policy.evaluate_actions(
-                batch.observations, batch.actions, turn, batch.action_masks
+            log_prob, entropy = policy.evaluate_actions(
+                batch.observations, batch.actions, turn, batch.action_masks, with_entropy=True
             )
+            assert entropy is not None
             log_ratio = log_importance_ratio(log_prob, batch.log_probs)
             ratio = log_ratio.exp()
             factors[batch.episodes] = update_factor(factor, ratio, settings.factor_clip)
@@ -105,7 +105,7 @@ def sequential_update(
             numbers = [
                 clipped.float().mean(),
                 kl_divergence(log_ratio).mean(),
-                mean_entropy(distribution),
+                entropy.mean(),
                 factor.mean(),
                 factor.min(),
                 factor.max(),
@@ -140,15 +140,17 @@ def update_turn(
         for rows in _minibatches(len(batch.episodes), settings.batch_size, generator):
             part = batch if rows is None else batch.rows(rows.to(batch.episodes.device))
             weighted = weighted_advantages if rows is None else weighted_advantages[rows.to(batch.episodes.device)]
-            log_prob, distribution = policy.evaluate_actions(part.observations, part.actions, turn, part.action_masks)
+            log_prob, entropy = policy.evaluate_actions(
+                part.observations, part.actions, turn, part.action_masks, with_entropy=settings.ent_coef != 0.0
+            )
             log_ratio = log_importance_ratio(log_prob, part.log_probs)
             if settings.target_kl is not None and losses:
                 approx_kl = float(kl_divergence(log_ratio.detach()).mean())
                 if approx_kl > 1.5 * settings.target_kl:  # SB3's margin
                     return losses
             loss = -clipped_surrogate(log_ratio.exp(), weighted, settings.clip_low, settings.clip_high).mean()
-            if settings.ent_coef != 0.0:
-                loss = loss - settings.ent_coef * mean_entropy(distribution)
+            if entropy is not None:
+                loss = loss - settings.ent_coef * entropy.mean()
             if settings.kl_coef != 0.0:
                 loss = loss + settings.kl_coef * kl_divergence(log_ratio).mean()
             for param in params:
@@ -164,18 +166,6 @@ def update_turn(
                 )
             policy.step_optimizer(turn)
     return losses
-
-
-def mean_entropy(distribution: Distribution) -> th.Tensor:
-    """
-    Mean entropy of a batch of action distributions.
-
-    :param distribution: one with an entropy in closed form, as all distributions of SeeUPO's policies are
-    :return: scalar, in nats
-    """
-    entropy = distribution.entropy()
-    assert entropy is not None
-    return entropy.mean()
 
 
 def clip_gradients(params: list[th.nn.Parameter], max_norm: float | None) -> float:

@@ -99,7 +99,7 @@ def uses_masks(model: BaseAlgorithm) -> bool:
     :param model: any SB3 model
     :return: True for sb3-contrib's MaskablePPO, and for SeeUPO if its environment had masks and it used them
     """
-    return bool(getattr(model, "_masked", type(model).__name__.startswith("Maskable")))
+    return bool(getattr(model, "masked", type(model).__name__.startswith("Maskable")))
 
 
 def _play(model: BaseAlgorithm, env: VecEnv, seeds: NDArray[np.int64], deterministic: bool) -> Evaluation:

@@ -72,7 +72,8 @@ def collect_groups(model: SeeUPO, env: VecEnv, callback: BaseCallback, buffer: G
 
             used = np.flatnonzero(lanes.active)
             check_finite_step(new_obs, rewards, used, turns, model.num_timesteps)
-            model._update_info_buffer([infos[lane] for lane in used], dones[used])
+            reporting = [lane for lane in used.tolist() if infos[lane]]
+            model._update_info_buffer([infos[lane] for lane in reporting], dones[reporting])
             used_rows = _positions(lanes.active, acting)
             buffer.add(
                 lanes.episodes[used],

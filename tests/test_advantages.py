@@ -50,7 +50,7 @@ def test_float32_rounding_is_no_signal():
 
 
 def test_unknown_normalization_is_refused():
-    with pytest.raises(ValueError, match="batch.*group.*none.*'global'"):
+    with pytest.raises(ValueError, match=r"batch.*group.*none.*'global'"):
         group_relative_advantages(RETURNS, "global")
 
 

@@ -183,7 +183,7 @@ def test_masks_go_to_models_that_were_trained_with_them(masked):
         seen.append(kwargs)
         return np.zeros((len(obs), 2), dtype=int), None
 
-    evaluate(scripted(act, _masked=masked), TOOLS, n_episodes=3)
+    evaluate(scripted(act, masked=masked), TOOLS, n_episodes=3)
     assert [set(kwargs) for kwargs in seen] == [{"action_masks"} if masked else set()] * len(seen)
     if masked:
         assert seen[0]["action_masks"].shape == (3, 8)

@@ -293,13 +293,13 @@ class Endless(WalkEnv):
 
 
 def test_unknown_horizon_is_an_error_that_says_what_to_do():
-    with pytest.raises(ValueError, match="max_turns=.*TimeLimit"):
+    with pytest.raises(ValueError, match=r"max_turns=.*TimeLimit"):
         SeeUPO("MlpPolicy", Endless(), seed=0)
 
 
 def test_endless_episode_is_an_error_and_not_a_hang():
     model = SeeUPO("MlpPolicy", Endless(), max_turns=2, n_groups=1, group_size=2, seed=0)
-    with pytest.raises(RuntimeError, match="has not ended after 200 turns.*TimeLimit"):
+    with pytest.raises(RuntimeError, match=r"has not ended after 200 turns.*TimeLimit"):
         model.learn(10)
 
 

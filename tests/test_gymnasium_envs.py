@@ -29,7 +29,7 @@ def test_registered_ids(env_id, kwargs, n_turns):
 
 
 def test_blackjack_through_flatten_observation():
-    with pytest.raises(ValueError, match="Tuple.*FlattenObservation"):
+    with pytest.raises(ValueError, match=r"Tuple.*FlattenObservation"):
         SeeUPO("MlpPolicy", "Blackjack-v1", max_turns=10)
     env = FlattenObservation(gym.make("Blackjack-v1"))
     with pytest.raises(ValueError, match="max_turns="):

@@ -1,0 +1,85 @@
+"""The commands and examples of the README and the docs run as written (environments.md: see test_reference.py)."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+
+
+def run(arguments, folder):
+    result = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    assert result.returncode == 0, f"{arguments}\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+def test_readme_example(tmp_path):
+    (code,) = blocks("README.md", "python")
+    assert len([line for line in code.splitlines() if line]) <= 10
+    output = run([sys.executable, "-c", code], tmp_path)
+    mean = float(re.search(r"mean return ([\d.]+)", output)[1])
+    assert mean > 0.9, output
+    assert list((tmp_path / "runs").rglob("events.out.tfevents.*"))
+
+
+def test_readme_command_line(tmp_path):
+    commands = [line for block in blocks("README.md", "bash") for line in block.splitlines() if line[:7] == "seeupo-"]
+    assert {shlex.split(command)[1] for command in commands} == {"envs", "train", "evaluate", "watch", "benchmark"}
+    outputs = {}
+    for command in commands:
+        program, *arguments = shlex.split(command)
+        outputs[arguments[0]] = run([str(BIN / program), *arguments], tmp_path)
+    assert "seeupo_gym/ToolChain-v0" in outputs["envs"]
+    assert "User:" in outputs["watch"]
+    assert f"tensorboard --logdir {Path('runs/compare')}" in outputs["benchmark"]
+
+
+def test_commands_without_make_are_those_of_make():
+    """.ci/run executes the Makefile's lines, so equal ones are executed too."""
+    (block,) = [block for block in blocks("README.md", "bash") if "venv" in block]
+    makefile = (ROOT / "Makefile").read_text()
+    for variable, value in (("$(PYTHON)", "python3"), ("$(BIN)", ".venv/bin"), ("$(VENV)", ".venv")):
+        makefile = makefile.replace(variable, value)
+    makefile = makefile.replace("$(DEMO_OUT)", "runs").replace(" --quiet", "")
+    for line in block.splitlines():
+        assert line in makefile, line
+
+
+def test_make_targets_that_the_docs_name_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    pages = "".join(block for page in ("README.md", "CONTRIBUTING.md") for block in blocks(page, "bash"))
+    for words in re.findall(r"^make ([a-z -]+)", pages, flags=re.MULTILINE):
+        for target in words.split():
+            assert f"\n{target}:" in makefile, target
+
+
+def test_architecture_example(tmp_path):
+    (code,) = blocks("docs/architecture.md", "python")
+    script = tmp_path / "add_an_algorithm.py"
+    script.write_text(code)
+    run([sys.executable, str(script)], tmp_path)
+    assert (tmp_path / "runs" / "trpo" / "results.csv").is_file()
+
+
+def test_the_map_names_every_module():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    for path in (ROOT / "seeupo_gym" / "agents").glob("[a-z]*.py"):
+        assert path.name in page, path.name
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text()):
+        if not target.startswith("http"):
+            assert ((ROOT / page).parent / target).exists(), target

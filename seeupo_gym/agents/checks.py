@@ -16,6 +16,36 @@ _FLATTEN = "wrap the environment with gymnasium.wrappers.FlattenObservation"
 _ENCODE = "encode it as a Box with gymnasium.wrappers.TransformObservation"
 
 
+def check_settings(
+    group_size: int,
+    gamma: float,
+    at_least_one: dict[str, int | None],
+    choices: dict[str, tuple[str, tuple[str, ...]]],
+) -> None:
+    """
+    Refuse hyperparameters that make no sense.
+
+    :param group_size: at least 2
+    :param gamma: in (0, 1]
+    :param at_least_one: name -> value of the settings that count something; None is allowed
+    :param choices: name -> value and allowed values of the settings that are one of several words
+    :raises ValueError: names the setting, its value and what it can be
+    """
+    if group_size < 2:
+        raise ValueError(
+            f"group_size must be at least 2, got {group_size}: an episode's advantage is its return less the mean "
+            "of its group, which is always 0 in a group of one"
+        )
+    for name, number in at_least_one.items():
+        if number is not None and number < 1:
+            raise ValueError(f"{name} must be at least 1, got {number}")
+    for name, (word, words) in choices.items():
+        if word not in words:
+            raise ValueError(f"{name} must be one of {words}, got {word!r}")
+    if not 0.0 < gamma <= 1.0:
+        raise ValueError(f"gamma must be in (0, 1], got {gamma}")
+
+
 def check_spaces(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
     """
     Refuse spaces that the policies cannot handle.

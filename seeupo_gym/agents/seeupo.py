@@ -23,7 +23,7 @@ from stable_baselines3.common.utils import FloatSchedule, safe_mean
 from stable_baselines3.common.vec_env import VecEnv
 
 from seeupo_gym.agents.advantages import NORMALIZATIONS, group_relative_advantages
-from seeupo_gym.agents.checks import check_spaces
+from seeupo_gym.agents.checks import check_settings, check_spaces
 from seeupo_gym.agents.collection import collect_groups
 from seeupo_gym.agents.policies import CnnPolicy, MlpPolicy, MultiInputPolicy, SeeUPOPolicy
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
@@ -38,29 +38,6 @@ from seeupo_gym.envs.vector import SeedQueue, make_vec
 SelfSeeUPO = TypeVar("SelfSeeUPO", bound="SeeUPO")
 
 TURN_POLICIES = ("separate", "shared")
-
-# Shown in TensorBoard's HParams tab.
-_HPARAMS = (
-    "learning_rate",
-    "n_groups",
-    "group_size",
-    "n_epochs",
-    "batch_size",
-    "gamma",
-    "clip_range",
-    "clip_range_high",
-    "factor_clip",
-    "normalize_advantage",
-    "ent_coef",
-    "kl_coef",
-    "target_kl",
-    "max_grad_norm",
-    "n_turns",
-    "turn_policies",
-    "update_order",
-    "independent_noise",
-    "seed",
-)
 
 
 class _ProgressBar(ProgressBarCallback):
@@ -101,7 +78,8 @@ class SeeUPO(BaseAlgorithm):
     :param clip_range_high: upper clip range, if it is to differ from ``clip_range``; a float or a function
     :param factor_clip: clip range (delta) of the factor that carries updated turns over to the next one
     :param normalize_advantage: "batch", "group" (as in GRPO; breaks the guarantee) or "none"
-    :param ent_coef: coefficient of the entropy bonus
+    :param ent_coef: coefficient of the entropy bonus; as advantages have a standard deviation of 1, it takes
+        0.1 or more to keep turns exploring that wait for others to improve (see docs/benchmarks.md)
     :param kl_coef: coefficient of a penalty on KL(pi_old || pi), pi_old the policy that collected (k3 form)
     :param target_kl: end the update of a turn when its approximate KL exceeds 1.5 times this; None: never
     :param max_grad_norm: gradient clipping, for each turn by itself; None: none
@@ -163,31 +141,24 @@ class SeeUPO(BaseAlgorithm):
         device: th.device | str = "auto",
         _init_setup_model: bool = True,
     ) -> None:
-        if group_size < 2:
-            raise ValueError(
-                f"group_size must be at least 2, got {group_size}: an episode's advantage is its return less the mean "
-                "of its group, which is always 0 in a group of one"
-            )
-        for name, value in (
-            ("n_groups", n_groups),
-            ("n_epochs", n_epochs),
-            ("batch_size", batch_size),
-            ("max_turns", max_turns),
-        ):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        for name, choice, choices in (
-            ("normalize_advantage", normalize_advantage, NORMALIZATIONS),
-            ("turn_policies", turn_policies, TURN_POLICIES),
-            ("update_order", update_order, UPDATE_ORDERS),
-        ):
-            if choice not in choices:
-                raise ValueError(f"{name} must be one of {choices}, got {choice!r}")
-        if not 0.0 < gamma <= 1.0:
-            raise ValueError(f"gamma must be in (0, 1], got {gamma}")
+        check_settings(
+            group_size=group_size,
+            gamma=gamma,
+            at_least_one={
+                "n_groups": n_groups,
+                "n_epochs": n_epochs,
+                "batch_size": batch_size,
+                "max_turns": max_turns,
+            },
+            choices={
+                "normalize_advantage": (normalize_advantage, NORMALIZATIONS),
+                "turn_policies": (turn_policies, TURN_POLICIES),
+                "update_order": (update_order, UPDATE_ORDERS),
+            },
+        )
         if isinstance(env, str):
-            native = isinstance(gym.make(env).unwrapped, TaskEnv)
-            env = make_vec(env, n_groups * group_size if native else 1)
+            made: gym.Env[Any, Any] = gym.make(env)
+            env = make_vec(env, n_groups * group_size) if isinstance(made.unwrapped, TaskEnv) else made
         super().__init__(
             policy,
             env,
@@ -363,8 +334,7 @@ class SeeUPO(BaseAlgorithm):
                 stacklevel=2,
             )
         write_layout(self.logger)
-        names = {"algorithm": type(self).__name__, "policy": self.policy_class.__name__}
-        record_hparams(self.logger, {**names, **{name: getattr(self, name) for name in _HPARAMS}})
+        record_hparams(self.logger, self)
         callback.on_training_start(locals(), globals())
         small = max(param.numel() for param in self.policy.parameters()) < SMALL_MATRIX
         with one_torch_thread(only_if=small and self.device.type == "cpu"):

@@ -118,6 +118,12 @@ def test_every_number_of_environments_gives_the_same_groups(n_envs, queued):
     np.testing.assert_array_equal(starts[:, 0], np.array([alone[4 * group][0][1] for group in range(3)]))
 
 
+def test_every_iteration_starts_new_groups():
+    model = SeeUPO("MlpPolicy", make_walks(4), n_groups=3, group_size=2, seed=0)
+    starts = {tuple(obs) for _ in range(3) for obs in collect(model).turn_batches[0].observations.tolist()}
+    assert len(starts) == 9
+
+
 def make_walks(n_envs, **kwargs):
     return DummyVecEnv([lambda: SeedQueue(Monitor(WalkEnv(**kwargs)))] * n_envs)
 

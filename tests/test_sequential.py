@@ -126,6 +126,8 @@ def test_hand_computed_two_turns():
     stats = sequential_update(policy, [batch, batch], th.tensor([1.0, -1.0]), [1, 0], settings(), th.Generator())
     np.testing.assert_allclose(weights(policy, 1)[1], [0.5, -0.5, 0.0], atol=1e-6)
     np.testing.assert_allclose(weights(policy, 0)[1], [3.2 / 6, -2.8 / 6, -0.4 / 6], atol=1e-6)
+    assert stats[1].policy_loss == pytest.approx(0.0, abs=1e-6)
+    assert stats[0].policy_loss == pytest.approx(-(1.2 - 0.8) / 2), "at ratio 1 the loss is minus the mean of M"
     assert stats[0].factor_mean == pytest.approx(1.0)
     assert (stats[0].factor_min, stats[0].factor_max) == pytest.approx((0.8, 1.2))
     assert stats[0].advantage_abs_mean == pytest.approx(1.0)

@@ -211,37 +211,20 @@ def algorithm_names() -> list[str]:
     return list(_ALGORITHMS)
 
 
-# Where these settings come from: short runs (60,000 to 106,000 steps) on CoordinationTrap-v0 (turns=4) and ToolChain-v0
-# (level="easy"), of each combination on seeds 0 and 1 as a rule, 16 combinations for SeeUPO, 11 for PPO, 12 for A2C:
-# - SeeUPO: learning_rate 1e-3, 3e-3, 5e-3, 1e-2; ent_coef 0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 1; 8 or 16 groups
-# - PPO: learning_rate 3e-4 (its default), 1e-3, 3e-3, 5e-3, 1e-2; ent_coef 0, 0.1, 0.3, 0.5; n_epochs 4, 10;
-#   n_steps 32, 128
-# - A2C: learning_rate 7e-4 (its default), 1e-3, 2e-3, 3e-3, 5e-3; ent_coef 0, 0.01, 0.02, 0.03, 0.1, 0.3;
-#   n_steps 5, 8, 16; normalised advantages
-# Taken is what ended best on both tasks together. It is the trap that decides, as nearly all of them solve ToolChain
-# (SeeUPO and A2C the sooner, the lower ent_coef is): with an ent_coef of 0.3 or 0.5 SeeUPO and PPO leave the trap on
-# some seeds (with these settings each on 3 of seeds 0 to 5, SeeUPO in fewer steps), A2C on none; with less nobody did.
-# Not a tuned benchmark: combinations that failed on the trap were not all run on ToolChain, later ones were chosen
-# with an eye on earlier ones, and seeds 0 and 1, which the demo shows, are among those the choice was made on.
+# Chosen by benchmarks/tune.py: for each algorithm the same grid of learning_rate (1e-3, 3e-3, 1e-2) and ent_coef (0,
+# 0.1, 0.3), on the two tasks of the demo, 40,000 steps, seeds 100 and 101; taken is the best final score, among equals
+# the best mean over all evaluations. docs/benchmarks.md has the table. The tasks pay whole episodes, so gamma is 1 for
+# all; what else differs from the classes' defaults is the number of environments and, with it, PPO's batch.
 register_algorithm(
     "seeupo",
     "seeupo_gym.agents:SeeUPO",
     n_envs=128,
-    settings={"n_groups": 16, "group_size": 8, "learning_rate": 5e-3, "ent_coef": 0.3},
+    settings={"n_groups": 16, "group_size": 8, "learning_rate": 1e-2, "ent_coef": 0.1},
 )
 register_algorithm(
     "ppo",
     "stable_baselines3:PPO",
     n_envs=16,
-    settings={
-        "n_steps": 128,
-        "batch_size": 256,
-        "n_epochs": 10,
-        "learning_rate": 3e-3,
-        "ent_coef": 0.3,
-        "gamma": 1.0,
-    },
+    settings={"n_steps": 128, "batch_size": 256, "learning_rate": 1e-3, "ent_coef": 0.1, "gamma": 1.0},
 )
-register_algorithm(
-    "a2c", "stable_baselines3:A2C", n_envs=16, settings={"learning_rate": 3e-3, "ent_coef": 0.03, "gamma": 1.0}
-)
+register_algorithm("a2c", "stable_baselines3:A2C", n_envs=16, settings={"learning_rate": 3e-3, "gamma": 1.0})

@@ -203,5 +203,8 @@ class TurnNetwork(nn.Module):
 
     def forward(self, preprocessed_obs: PyTorchObs) -> th.Tensor:
         """Return the logits, or the means of continuous actions, shape (batch, parameters)."""
-        params: th.Tensor = self.action_net(self.mlp(self.features_extractor(preprocessed_obs)))
+        latent = self.features_extractor(preprocessed_obs)
+        for layer in self.mlp:
+            latent = layer(latent)
+        params: th.Tensor = self.action_net(latent)
         return params

@@ -27,25 +27,29 @@ def log_importance_ratio(log_prob: th.Tensor, old_log_prob: th.Tensor, length: t
     return difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
-def clipped_surrogate(ratio: th.Tensor, weighted_advantage: th.Tensor, clip_low: float, clip_high: float) -> th.Tensor:
+def clipped_surrogate(
+    ratio: th.Tensor, weighted_advantage: th.Tensor, clip_low: float, clip_high: float
+) -> tuple[th.Tensor, th.Tensor]:
     """
     The objective of one turn (arXiv:2602.06554, eq. 6), to be maximised::
 
-        min(rho * M, clip(rho, 1 - clip_low, 1 + clip_high) * M)
+        J = min(rho * M, clip(rho, 1 - clip_low, 1 + clip_high) * M)
 
-    The second term only matters beyond the bound on the side where M gains, ``1 + clip_high`` for M > 0 and
-    ``1 - clip_low`` for M < 0, so it equals ``min(rho * M, bound * M)``, with half as many operations to
-    differentiate.
+    and its slope: as the derivative of rho with respect to log rho is rho, ``dJ / d log rho`` is ``rho * M``,
+    and 0 where the clipped term is the smaller one. That is beyond the bound on the side where M gains,
+    ``1 + clip_high`` for M > 0 and ``1 - clip_low`` for M < 0. With the slope written out, only
+    log-probabilities are left for autograd, in the update's inner loop.
 
     :param ratio: importance ratio rho, shape (batch,)
     :param weighted_advantage: M, advantage times the factor of the turns updated before, shape (batch,)
     :param clip_low: lower clip range
     :param clip_high: upper clip range
-    :return: shape (batch,)
+    :return: the objective and its slope, each of shape (batch,)
     """
     gain = weighted_advantage > 0
-    cap = th.where(gain, (1.0 + clip_high) * weighted_advantage, (1.0 - clip_low) * weighted_advantage)
-    return th.min(ratio * weighted_advantage, cap)
+    bound = th.where(gain, (1.0 + clip_high) * weighted_advantage, (1.0 - clip_low) * weighted_advantage)
+    unclipped = ratio * weighted_advantage
+    return th.min(unclipped, bound), unclipped.masked_fill(unclipped > bound, 0.0)
 
 
 def kl_divergence(log_ratio: th.Tensor) -> th.Tensor:

@@ -134,7 +134,7 @@ def update_turn(
     :param generator: source of the minibatches, on the CPU
     :return: the loss of each gradient step
     """
-    params = policy.turn_parameters(turn)
+    params, target_kl = policy.turn_parameters(turn), settings.target_kl  # 1.5 times the target is SB3's margin
     losses: list[float] = []
     for epoch in range(settings.n_epochs):
         for rows in _minibatches(len(batch.episodes), settings.batch_size, generator):
@@ -143,19 +143,25 @@ def update_turn(
             log_prob, entropy = policy.evaluate_actions(
                 part.observations, part.actions, turn, part.action_masks, with_entropy=settings.ent_coef != 0.0
             )
-            log_ratio = log_importance_ratio(log_prob, part.log_probs)
-            if settings.target_kl is not None and losses:
-                approx_kl = float(kl_divergence(log_ratio.detach()).mean())
-                if approx_kl > 1.5 * settings.target_kl:  # SB3's margin
+            with th.no_grad():
+                log_ratio = log_importance_ratio(log_prob, part.log_probs)
+                ratio = log_ratio.exp()
+                if target_kl is not None and losses and kl_divergence(log_ratio).mean() > 1.5 * target_kl:
                     return losses
-            loss = -clipped_surrogate(log_ratio.exp(), weighted, settings.clip_low, settings.clip_high).mean()
-            if entropy is not None:
-                loss = loss - settings.ent_coef * entropy.mean()
-            if settings.kl_coef != 0.0:
-                loss = loss + settings.kl_coef * kl_divergence(log_ratio).mean()
+                objective, slope = clipped_surrogate(ratio, weighted, settings.clip_low, settings.clip_high)
+                if settings.kl_coef != 0.0:
+                    objective = objective - settings.kl_coef * kl_divergence(log_ratio)
+                    slope = slope - settings.kl_coef * (ratio - 1.0)  # d kl / d log rho = rho - 1
+                loss = -objective.mean()
+                slope = slope / len(log_prob)
             for param in params:
                 param.grad = None
-            loss.backward()
+            if entropy is None:
+                log_prob.backward(-slope)
+            else:
+                bonus = settings.ent_coef * entropy.mean()
+                loss = loss - bonus.detach()
+                th.autograd.backward([log_prob, bonus], [-slope, -th.ones_like(bonus)])
             norm = clip_gradients(params, settings.max_grad_norm)
             losses.append(loss.item())
             if not np.isfinite(losses[-1]) or not np.isfinite(norm):

@@ -96,6 +96,24 @@ def test_train_saves_a_model_that_evaluate_and_watch_understand(capsys, trained)
     assert call(capsys, "watch", trained, "--seed", 7)[1] == out
 
 
+def test_what_an_interrupted_training_learned_is_kept(capsys, tmp_path, monkeypatch):
+    def interrupt(callback):
+        if callback.num_timesteps >= 40:
+            raise KeyboardInterrupt
+        return True
+
+    monkeypatch.setattr("seeupo_gym.baselines.jobs.EvaluationCallback._on_step", interrupt)
+    train = ["train", "seeupo", TRAP, "--steps", 400, "--out", tmp_path, "--no-progress", *SMALL]
+    code, _, err = call(capsys, *train)
+    model = tmp_path / "CoordinationTrap-v0/seeupo/seed_0/model_so_far.zip"
+    assert code == 130
+    assert str(model) in err
+    assert call(capsys, "evaluate", model, "--episodes", 3)[0] == 0
+    monkeypatch.undo()
+    assert call(capsys, *train)[0] == 0, "the folder is free for another attempt"
+    assert not model.exists()
+
+
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 def test_other_algorithms_can_be_trained_and_watched(capsys, tmp_path, algorithm):
     settings = ["--set", "n_envs=2", "--set", "n_steps=8"] + (["--set", "batch_size=8"] if algorithm == "ppo" else [])

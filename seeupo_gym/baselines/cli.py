@@ -177,7 +177,7 @@ def _train(arguments: argparse.Namespace) -> int:
     from seeupo_gym.baselines.benchmark import plan_jobs, progress_bar
     from seeupo_gym.baselines.jobs import run_job
     from seeupo_gym.baselines.registry import get_algorithm
-    from seeupo_gym.baselines.results import MODEL_FILE, RESULT_FILE
+    from seeupo_gym.baselines.results import MODEL_FILE, MODEL_SO_FAR_FILE, RESULT_FILE
 
     spec = get_algorithm(arguments.algo).with_settings(parse_pairs(arguments.settings))
     env_kwargs = {arguments.env: parse_pairs(arguments.env_arg)}
@@ -196,8 +196,12 @@ def _train(arguments: argparse.Namespace) -> int:
     try:
         result = run_job(job, report)
         report(steps)
-    finally:
+    except BaseException:
         bar.close()
+        if (job.folder / MODEL_SO_FAR_FILE).exists():
+            print(f"what was learned so far is in {job.folder / MODEL_SO_FAR_FILE}", file=sys.stderr)
+        raise
+    bar.close()
     last = result["evaluations"][-1]
     speed = f"{result['timesteps']:,} steps at {result['steps_per_second']:,.0f} steps/s"
     print(f"{speed}; then, on {n_episodes} held-out episodes:")

@@ -17,6 +17,7 @@ from seeupo_gym.baselines.registry import AlgorithmSpec, env_name
 from seeupo_gym.baselines.results import (
     MODEL_FILE,
     MODEL_INFO_FILE,
+    MODEL_SO_FAR_FILE,
     RESULT_FILE,
     read_json,
     versions,
@@ -90,7 +91,7 @@ class Job:
 
     def clear(self) -> None:
         """Remove what an earlier attempt left in the folder."""
-        for pattern in (RESULT_FILE, MODEL_FILE, MODEL_INFO_FILE, "events.out.tfevents.*"):
+        for pattern in (RESULT_FILE, MODEL_FILE, MODEL_INFO_FILE, "model_so_far.*", "events.out.tfevents.*"):
             for path in self.folder.glob(pattern):
                 path.unlink()
 
@@ -159,6 +160,8 @@ def run_job(job: Job, report: ProgressReport | None = None) -> dict[str, Any]:
     """
     Train and evaluate, and write TensorBoard events, the model and, last of all, ``result.json``.
 
+    When training is interrupted or fails, the model as it was then is saved as ``model_so_far.zip``.
+
     :param job: what to do
     :param report: called now and then with the number of environment steps taken
     :return: the content of ``result.json``
@@ -174,6 +177,9 @@ def run_job(job: Job, report: ProgressReport | None = None) -> dict[str, Any]:
         model.learn(job.total_timesteps, callback=callback)
         callback.evaluate()
         wall_time = time.perf_counter() - started
+    except BaseException:  # Ctrl-C too
+        save_model(model, job.folder / MODEL_SO_FAR_FILE, job.spec, job.env_id, job.env_kwargs)
+        raise
     finally:
         logger.close()
         if model.env is not None:

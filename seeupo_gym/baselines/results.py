@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 RESULT_FILE, MODEL_FILE, MODEL_INFO_FILE = "result.json", "model.zip", "model.json"
+# Saved instead of the model when training was stopped or failed: nothing that was learned is lost.
+MODEL_SO_FAR_FILE = "model_so_far.zip"
 CSV_FILE, JSON_FILE = "results.csv", "results.json"
 
 # The columns of the tidy table: one row for every evaluation of every run.

@@ -219,7 +219,7 @@ class SeeUPO(BaseAlgorithm):
         self.rollout_buffer = GroupRolloutBuffer(self.n_groups, self.group_size, self.gamma, self.device)
         # Initialisers draw from torch's global generator: lend it to them, and give it back as it was.
         with th.random.fork_rng(devices=[]), one_torch_thread():
-            th.manual_seed(self.streams.init_seed)
+            th.default_generator.manual_seed(self.streams.init_seed)
             policy = self.policy_class(
                 self.observation_space,
                 self.action_space,

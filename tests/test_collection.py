@@ -11,6 +11,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNorm
 
 from seeupo_gym import SeedQueue, SeeUPO, make_vec
 from seeupo_gym.agents import NonFiniteError
+from seeupo_gym.agents.advantages import discounted_returns
 
 CHAIN = "seeupo_gym/ContextChain-v0"
 
@@ -144,7 +145,7 @@ def test_returns_are_those_of_the_environment():
                 rewards[episode, turn] = np.nan  # last turn: the position is not observed
     lengths = np.array([len(rows_by_episode(buffer)[e]) for e in range(6)])
     partial = np.nansum(rewards * 0.5 ** np.arange(4), axis=1)
-    last = buffer.returns.ravel() - partial
+    last = discounted_returns(buffer.rewards, model.gamma).ravel() - partial
     # What remains is 0.5 ** (T - 1) times the last reward, which Monitor's undiscounted return confirms.
     undiscounted = np.nansum(rewards, axis=1) + last / 0.5 ** (lengths - 1)
     monitored = sorted(info["r"] for info in model.ep_info_buffer)
@@ -176,7 +177,7 @@ def test_native_and_dummy_collect_the_same():
     buffers = []
     for env in (make_vec(CHAIN, 8), make_vec(CHAIN, 8, vec_env_cls=DummyVecEnv)):
         buffers.append(collect(SeeUPO("MlpPolicy", env, n_groups=4, group_size=4, seed=2)))
-    np.testing.assert_array_equal(buffers[0].returns, buffers[1].returns)
+    np.testing.assert_array_equal(buffers[0].rewards, buffers[1].rewards)
     for a, b in zip(buffers[0].turn_batches, buffers[1].turn_batches, strict=True):
         assert th.equal(a.observations, b.observations)
         assert th.equal(a.actions, b.actions)

@@ -98,7 +98,9 @@ def test_iteration_equals_the_numpy_reference(order, n_epochs):
     assert np.any(factors == 1.2), "the example should reach the clip range"
     assert np.any((factors > 0.8) & (factors < 1.2)), factors
     advantages = th.as_tensor(ADVANTAGES, dtype=th.float32)
-    stats = sequential_update(policy, batches, advantages, order, settings(n_epochs=n_epochs), th.Generator())
+    stats = sequential_update(
+        policy, batches, advantages, [[t] for t in order], settings(n_epochs=n_epochs), th.Generator()
+    )
     for turn, (weight, bias) in expected.items():
         got_weight, got_bias = weights(policy, turn)
         np.testing.assert_allclose(got_weight, weight, atol=2e-6)
@@ -123,7 +125,7 @@ def test_hand_computed_two_turns():
     state, actions = th.zeros(2, dtype=th.int64), th.tensor([0, 1])
     log_probs = th.full((2,), np.log(1 / 3), dtype=th.float32)
     batch = TurnBatch(state, actions, log_probs, th.tensor([0, 1]), None)
-    stats = sequential_update(policy, [batch, batch], th.tensor([1.0, -1.0]), [1, 0], settings(), th.Generator())
+    stats = sequential_update(policy, [batch, batch], th.tensor([1.0, -1.0]), [[1], [0]], settings(), th.Generator())
     np.testing.assert_allclose(weights(policy, 1)[1], [0.5, -0.5, 0.0], atol=1e-6)
     np.testing.assert_allclose(weights(policy, 0)[1], [3.2 / 6, -2.8 / 6, -0.4 / 6], atol=1e-6)
     assert stats[1].policy_loss == pytest.approx(0.0, abs=1e-6)
@@ -153,7 +155,9 @@ def test_reverse_and_forward_order_differ_by_known_numbers():
             th.tensor([0, 1]),
             None,
         )
-        sequential_update(policy, [batch, batch], th.tensor([1.0, -1.0]), order, settings(), th.Generator())
+        sequential_update(
+            policy, [batch, batch], th.tensor([1.0, -1.0]), [[t] for t in order], settings(), th.Generator()
+        )
         results[order[0]] = [weights(policy, turn)[1] for turn in (0, 1)]
     np.testing.assert_allclose(results[1], [[3.2 / 6, -2.8 / 6, -0.4 / 6], [0.5, -0.5, 0]], atol=1e-6)
     np.testing.assert_allclose(results[0], [[0.5, -0.5, 0], [3.2 / 6, -2.8 / 6, -0.4 / 6]], atol=1e-6)
@@ -164,10 +168,10 @@ def test_updating_a_turn_leaves_every_other_turn_bit_identical():
     batches = make_batches(policy, EPISODES_BY_TURN)
     advantages = th.as_tensor(ADVANTAGES, dtype=th.float32)
     # Give every turn momentum first: it is what moves parameters on a zero gradient.
-    sequential_update(policy, batches, advantages, [2, 1, 0], settings(), th.Generator())
+    sequential_update(policy, batches, advantages, [[2], [1], [0]], settings(), th.Generator())
     before = [[p.detach().clone() for p in policy.turn_parameters(t)] for t in range(3)]
     moments = [[policy.optimizer.state[p]["exp_avg"].clone() for p in policy.turn_parameters(t)] for t in range(3)]
-    sequential_update(policy, batches, advantages, [1], settings(), th.Generator())
+    sequential_update(policy, batches, advantages, [[1]], settings(), th.Generator())
     for turn in range(3):
         same = [th.equal(a, b) for a, b in zip(before[turn], policy.turn_parameters(turn), strict=True)]
         same += [
@@ -192,19 +196,19 @@ def test_factors_stay_with_their_episodes_in_shuffled_minibatches(monkeypatch):
             log_probs, _ = policy.evaluate_actions(episodes, actions, turn)
         batches.append(TurnBatch(episodes, actions, log_probs, episodes, None))
     seen, rows = [], []
-    evaluate, surrogate = policy.evaluate_actions, sequential.clipped_surrogate
+    evaluate, surrogate = policy.evaluate_actions, sequential.surrogate
 
     def spy_evaluate(obs, actions, turn, masks=None, **kwargs):
         rows.append((turn, obs))
         return evaluate(obs, actions, turn, masks, **kwargs)
 
-    def spy_surrogate(ratio, weighted, low, high):
+    def spy_surrogate(log_prob, old_log_prob, lengths, weighted, settings):
         seen.append((*rows[-1], weighted))
-        return surrogate(ratio, weighted, low, high)
+        return surrogate(log_prob, old_log_prob, lengths, weighted, settings)
 
     monkeypatch.setattr(policy, "evaluate_actions", spy_evaluate)
-    monkeypatch.setattr(sequential, "clipped_surrogate", spy_surrogate)
-    sequential_update(policy, batches, advantages, [1, 0], settings(batch_size=5, n_epochs=2), th.Generator())
+    monkeypatch.setattr(sequential, "surrogate", spy_surrogate)
+    sequential_update(policy, batches, advantages, [[1], [0]], settings(batch_size=5, n_epochs=2), th.Generator())
     monkeypatch.undo()
     with th.no_grad():
         log_probs, _ = policy.evaluate_actions(batches[1].observations, batches[1].actions, 1)
@@ -226,7 +230,7 @@ def test_shared_parameters_are_measured_against_the_collecting_policy():
     policy = make_policy(n_turns=1)
     batches = make_batches(policy, ([0, 1, 2, 3], [0, 1, 2, 3]))
     advantages = th.as_tensor(ADVANTAGES, dtype=th.float32)
-    sequential_update(policy, batches, advantages, [1], settings(), th.Generator())
+    sequential_update(policy, batches, advantages, [[1]], settings(), th.Generator())
     with th.no_grad():
         moved, _ = policy.evaluate_actions(batches[0].observations, batches[0].actions, 0)
     assert not th.allclose(moved, batches[0].log_probs)
@@ -242,7 +246,7 @@ def test_shared_parameters_are_measured_against_the_collecting_policy():
             grad += ratio * m * ((np.arange(N_ACTIONS) == a) - np.exp(log_pi)) / 4
     # The same iteration from the start, both turns.
     policy = make_policy(n_turns=1)
-    sequential_update(policy, batches, advantages, [1, 0], settings(), th.Generator())
+    sequential_update(policy, batches, advantages, [[1], [0]], settings(), th.Generator())
     np.testing.assert_allclose(weights(policy, 0)[1], bias + grad, atol=2e-6)
 
 
@@ -251,7 +255,7 @@ def test_entropy_and_kl_terms_have_their_gradients():
     batches = make_batches(policy, ([0, 1, 2, 3],))
     zero = th.zeros(4)
     weight, bias = weights(policy, 0)
-    sequential_update(policy, batches, zero, [0], settings(ent_coef=0.1), th.Generator())
+    sequential_update(policy, batches, zero, [[0]], settings(ent_coef=0.1), th.Generator())
     grad = np.zeros(N_ACTIONS)
     for s in batches[0].observations.tolist():
         log_pi = log_softmax(weight[:, s] + bias)
@@ -263,7 +267,7 @@ def test_entropy_and_kl_terms_have_their_gradients():
     policy = make_policy(n_turns=1)
     policy.turns[0].action_net.bias.data += th.tensor([0.3, 0.0, -0.2])
     weight, bias = weights(policy, 0)
-    sequential_update(policy, batches, zero, [0], settings(kl_coef=0.5), th.Generator())
+    sequential_update(policy, batches, zero, [[0]], settings(kl_coef=0.5), th.Generator())
     grad = np.zeros(N_ACTIONS)
     for row, (s, a) in enumerate(zip(batches[0].observations.tolist(), batches[0].actions.tolist(), strict=True)):
         log_pi = log_softmax(weight[:, s] + bias)
@@ -278,7 +282,7 @@ def test_target_kl_ends_the_update_of_the_turn():
     batches = make_batches(policy, ([0, 1, 2, 3], [0, 1, 2, 3]))
     advantages = 5 * th.as_tensor(ADVANTAGES, dtype=th.float32)
     stats = sequential_update(
-        policy, batches, advantages, [1, 0], settings(n_epochs=10, target_kl=0.01), th.Generator()
+        policy, batches, advantages, [[1], [0]], settings(n_epochs=10, target_kl=0.01), th.Generator()
     )
     assert stats[1].n_gradient_steps == 1, "one step with learning rate 1 is far beyond the target"
     assert stats[0].n_gradient_steps >= 1, "the next turn starts afresh"
@@ -289,7 +293,7 @@ def test_gradient_norm_is_clipped_for_the_turn_alone():
     batches = make_batches(policy, ([0, 1, 2, 3], [0, 1, 2, 3]))
     before = [p.detach().clone() for p in policy.turn_parameters(0)]
     sequential_update(
-        policy, batches, th.as_tensor(ADVANTAGES).float(), [0], settings(max_grad_norm=0.01), th.Generator()
+        policy, batches, th.as_tensor(ADVANTAGES).float(), [[0]], settings(max_grad_norm=0.01), th.Generator()
     )
     moved = th.cat([(a - b).reshape(-1) for a, b in zip(before, policy.turn_parameters(0), strict=True)])
     assert moved.norm().item() == pytest.approx(0.01, rel=1e-3)
@@ -316,14 +320,20 @@ def test_non_finite_loss_stops_before_the_step():
     batches = make_batches(policy, ([0, 1, 2, 3], [0, 1, 2, 3]))
     before = [p.detach().clone() for p in policy.parameters()]
     with pytest.raises(NonFiniteError, match="turn 1"):
-        sequential_update(policy, batches, th.tensor([1.0, np.nan, 0.0, 0.0]), [1, 0], settings(), th.Generator())
+        sequential_update(policy, batches, th.tensor([1.0, np.nan, 0.0, 0.0]), [[1], [0]], settings(), th.Generator())
     assert all(th.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
 
 
 def test_turn_orders():
     generator = th.Generator().manual_seed(0)
-    assert turn_order(4, "reverse", generator) == [3, 2, 1, 0]
-    assert turn_order(4, "forward", generator) == [0, 1, 2, 3]
+    assert turn_order(4, "reverse", generator) == [[3], [2], [1], [0]]
+    assert turn_order(4, "forward", generator) == [[0], [1], [2], [3]]
+    assert turn_order(4, "simultaneous", generator) == [[0, 1, 2, 3]]
     orders = [turn_order(4, "random", generator) for _ in range(20)]
-    assert all(sorted(order) == [0, 1, 2, 3] for order in orders)
-    assert len({tuple(order) for order in orders}) > 5
+    assert all(sorted(order) == [[0], [1], [2], [3]] for order in orders)
+    assert len({str(order) for order in orders}) > 5
+    assert turn_order(3, [1, 2, 0], generator) == [[1], [2], [0]]
+    assert turn_order(2, [1, 2, 0], generator) == [[1], [0]], "no episode reached turn 2"
+    assert turn_order(5, [1, 2, 0], generator) == [[1], [4], [3], [2], [0]], (
+        "turns 3 and 4 are played by the last policy"
+    )

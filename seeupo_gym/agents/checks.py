@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from seeupo_gym.agents.networks import NonFiniteError
+from seeupo_gym.agents.staged import StageSettings
 
 _SUPPORTED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _FLATTEN = "wrap the environment with gymnasium.wrappers.FlattenObservation"
@@ -20,6 +23,7 @@ def check_settings(
     group_size: int,
     gamma: float,
     at_least_one: dict[str, int | None],
+    positive: dict[str, float | None],
     choices: dict[str, tuple[str, tuple[str, ...]]],
 ) -> None:
     """
@@ -28,6 +32,7 @@ def check_settings(
     :param group_size: at least 2
     :param gamma: in (0, 1]
     :param at_least_one: name -> value of the settings that count something; None is allowed
+    :param positive: name -> value of the settings that bound something; None is allowed
     :param choices: name -> value and allowed values of the settings that are one of several words
     :raises ValueError: names the setting, its value and what it can be
     """
@@ -39,11 +44,67 @@ def check_settings(
     for name, number in at_least_one.items():
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}")
+    for name, bound in positive.items():
+        if bound is not None and not bound > 0.0:
+            raise ValueError(f"{name} must be positive, got {bound}")
     for name, (word, words) in choices.items():
         if word not in words:
             raise ValueError(f"{name} must be one of {words}, got {word!r}")
     if not 0.0 < gamma <= 1.0:
         raise ValueError(f"gamma must be in (0, 1], got {gamma}")
+
+
+def check_combinations(
+    update_rule: str,
+    kl_coef: float,
+    target_kl: float | None,
+    schedule: str,
+    schedule_kwargs: dict[str, Any] | None,
+    turn_policies: str,
+) -> None:
+    """
+    Refuse settings that need others; all parameters are settings of :class:`~seeupo_gym.agents.SeeUPO`.
+
+    :param update_rule: "kl_penalty" needs ``kl_coef``, "trust_region" needs ``target_kl``
+    :param kl_coef: coefficient of the KL penalty
+    :param target_kl: bound of the KL
+    :param schedule: "staged" needs separate turn policies
+    :param schedule_kwargs: only for "staged"
+    :param turn_policies: "separate" or "shared"
+    :raises ValueError: says what is missing
+    """
+    if update_rule == "kl_penalty" and not kl_coef > 0.0:
+        raise ValueError(
+            f'update_rule="kl_penalty" needs kl_coef > 0, got {kl_coef}: without it nothing bounds the step'
+        )
+    if update_rule == "trust_region" and target_kl is None:
+        raise ValueError('update_rule="trust_region" needs target_kl, the bound of its steps (for example 0.01)')
+    if schedule != "staged":
+        if schedule_kwargs:
+            raise ValueError(f'schedule_kwargs are for schedule="staged", but schedule is {schedule!r}')
+        return
+    if turn_policies != "separate":
+        raise ValueError(
+            'schedule="staged" needs turn_policies="separate": a finished turn cannot be frozen in a network that '
+            "the other turns share"
+        )
+    known = {field.name for field in fields(StageSettings)}
+    unknown = sorted(set(schedule_kwargs or {}) - known)
+    if unknown:
+        raise ValueError(f"schedule_kwargs has no entry {unknown[0]!r}; it has: {', '.join(sorted(known))}")
+    StageSettings(**(schedule_kwargs or {}))
+
+
+def check_update_order(update_order: str | Sequence[int], n_turns: int) -> None:
+    """
+    Refuse a list of turns that is no permutation of them.
+
+    :param update_order: a word, or turns counted from 0, first to last
+    :param n_turns: number of turns
+    :raises ValueError: says what the list must hold
+    """
+    if not isinstance(update_order, str) and sorted(update_order) != list(range(n_turns)):
+        raise ValueError(f"update_order must hold each of the turns 0 to {n_turns - 1} once, got {list(update_order)}")
 
 
 def check_spaces(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:

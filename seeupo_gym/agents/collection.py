@@ -15,6 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from seeupo_gym.agents.checks import StartCheck, check_finite_step, check_masks
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
+from seeupo_gym.agents.staged import act_in_stage
 from seeupo_gym.agents.turns import observed_turns
 from seeupo_gym.envs.episodes import EpisodeLanes
 from seeupo_gym.envs.task import Lanes
@@ -56,12 +57,7 @@ def collect_groups(model: SeeUPO, env: VecEnv, callback: BaseCallback, buffer: G
             masks = _action_masks(model, env, acting, turns)
             obs_rows = _rows(obs, acting)
             with th.no_grad():
-                sampled, log_probs = model.policy(
-                    obs_as_tensor(obs_rows, model.device),
-                    turns[acting],
-                    model.streams.actions,
-                    None if masks is None else th.as_tensor(masks, device=model.device),
-                )
+                sampled, log_probs = _act(model, obs_as_tensor(obs_rows, model.device), turns[acting], masks)
             actions = _env_actions(model.action_space, sampled, acting, env.num_envs)
             n_steps = lanes.n_steps
             new_obs, rewards, dones, infos = env.step(actions)
@@ -94,6 +90,16 @@ def collect_groups(model: SeeUPO, env: VecEnv, callback: BaseCallback, buffer: G
     callback.update_locals(locals())
     callback.on_rollout_end()
     return True
+
+
+def _act(
+    model: SeeUPO, obs: Any, turns: NDArray[np.int64], masks: NDArray[np.bool_] | None
+) -> tuple[th.Tensor, th.Tensor]:
+    mask_tensor = None if masks is None else th.as_tensor(masks, device=model.device)
+    if model.stages is not None and not model.stages.finished:
+        return act_in_stage(model.policy, model.stages, obs, turns, model.streams.actions, mask_tensor)
+    actions, log_probs = model.policy(obs, turns, model.streams.actions, mask_tensor)
+    return actions, log_probs
 
 
 def _rows(obs: Any, rows: Lanes) -> Any:

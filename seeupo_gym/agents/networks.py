@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch as th
+from gymnasium import spaces
 from sb3_contrib.common.maskable.distributions import (
     MaskableCategorical,
     MaskableCategoricalDistribution,
@@ -86,7 +87,7 @@ def parametrize(
 
 
 def sample_with_log_prob(
-    distribution: Distribution, params: th.Tensor, generator: th.Generator | None
+    distribution: Distribution, params: th.Tensor, generator: th.Generator | None, per_component: bool = False
 ) -> tuple[th.Tensor, th.Tensor]:
     """
     Choose actions, with log-probabilities that :func:`log_prob_and_entropy` reproduces bit for bit.
@@ -94,12 +95,40 @@ def sample_with_log_prob(
     :param distribution: already parametrised with ``params``
     :param params: see :func:`parametrize`
     :param generator: see :func:`sample`; None: the most likely actions
-    :return: actions, first dimension the batch, and their log-probabilities, shape (batch,)
+    :param per_component: see :func:`log_prob_and_entropy`
+    :return: actions, first dimension the batch, and their log-probabilities
     """
     actions = distribution.mode() if generator is None else sample(distribution, generator)
     if isinstance(distribution, CategoricalDistribution):
         return actions, _gather(params.log_softmax(dim=1), actions)
-    return actions, distribution.log_prob(actions)
+    return actions, _log_prob(distribution, actions, per_component)
+
+
+def n_components(action_space: spaces.Space[Any]) -> int:
+    """
+    Count the components of an action: the tokens of a policy that decides on each by itself.
+
+    :param action_space: Box, Discrete, MultiDiscrete or MultiBinary
+    :return: 1 for Discrete, else the number of entries
+    """
+    return int(np.prod(action_space.shape or (1,)))
+
+
+def _log_prob(distribution: Distribution, actions: th.Tensor, per_component: bool) -> th.Tensor:
+    if not per_component:
+        return distribution.log_prob(actions)
+    if isinstance(distribution, (DiagGaussianDistribution, BernoulliDistribution)):
+        base: th.distributions.Distribution = distribution.distribution
+        return base.log_prob(actions)
+    components: Sequence[th.distributions.Categorical]
+    if isinstance(distribution, MultiCategoricalDistribution):
+        components = distribution.distribution
+    elif isinstance(distribution, MaskableMultiCategoricalDistribution):
+        components = distribution.distributions
+    else:  # one component: a categorical
+        return distribution.log_prob(actions)
+    parts = [c.log_prob(a) for c, a in zip(components, actions.unbind(dim=1), strict=True)]
+    return th.stack(parts, dim=1)
 
 
 def _gather(log_probs: th.Tensor, actions: th.Tensor) -> th.Tensor:
@@ -113,6 +142,7 @@ def log_prob_and_entropy(
     actions: th.Tensor,
     action_masks: th.Tensor | None,
     with_entropy: bool,
+    per_component: bool = False,
 ) -> tuple[th.Tensor, th.Tensor | None]:
     """
     Log-probabilities of actions, and entropies where they are wanted; both with gradients.
@@ -123,7 +153,9 @@ def log_prob_and_entropy(
     :param actions: shape (batch, components), or (batch,) for Discrete
     :param action_masks: see :func:`parametrize`
     :param with_entropy: whether to compute entropies
-    :return: log-probabilities, shape (batch,), and entropies in nats, shape (batch,), or None
+    :param per_component: whether to give one log-probability per component of the action, where it has several
+    :return: log-probabilities, shape (batch,), or (batch, components) if asked for, and entropies in nats, shape
+        (batch,), or None
     """
     if isinstance(distribution, CategoricalDistribution):
         # The same numbers as torch's Categorical in half as many operations: this is the update's inner loop.
@@ -131,7 +163,7 @@ def log_prob_and_entropy(
         log_prob = _gather(log_probs, actions)
         return log_prob, -(log_probs.exp() * log_probs).sum(dim=1) if with_entropy else None
     distribution = parametrize(distribution, params, log_std, action_masks)
-    return distribution.log_prob(actions), distribution.entropy() if with_entropy else None
+    return _log_prob(distribution, actions, per_component), distribution.entropy() if with_entropy else None
 
 
 def sample(distribution: Distribution, generator: th.Generator) -> th.Tensor:
@@ -158,6 +190,33 @@ def sample(distribution: Distribution, generator: th.Generator) -> th.Tensor:
     else:
         raise NotImplementedError(f"no sampler for {type(distribution).__name__}")
     return th.cat([th.multinomial(c.probs, 1, generator=generator) for c in components], dim=1)
+
+
+def sample_uniform(
+    distribution: Distribution,
+    action_space: spaces.Space[Any],
+    size: tuple[int, int],
+    generator: th.Generator,
+    action_masks: th.Tensor | None,
+) -> th.Tensor:
+    """
+    Sample actions uniformly over the valid ones; standard normal where a Box has no bounds.
+
+    :param distribution: as it is made for the action space
+    :param action_space: Box, Discrete, MultiDiscrete or MultiBinary
+    :param size: number of actions, and of parameters that the distribution takes for one
+    :param generator: see :func:`sample`
+    :param action_masks: valid choices, shape (batch, sum of choices); None: all
+    :return: actions, first dimension the batch
+    """
+    if isinstance(action_space, spaces.Box):
+        low, high = (th.as_tensor(b, device=generator.device).flatten() for b in (action_space.low, action_space.high))
+        share = th.rand(size[0], len(low), generator=generator, device=generator.device)
+        normal = th.randn(size[0], len(low), generator=generator, device=generator.device)
+        bounded = th.isfinite(low) & th.isfinite(high)
+        return th.where(bounded, low + share * (high - low), th.minimum(th.maximum(normal, low), high))
+    logits = th.zeros(size, device=generator.device)
+    return sample(parametrize(distribution, logits, None, action_masks), generator)
 
 
 class TurnNetwork(nn.Module):
@@ -192,6 +251,8 @@ class TurnNetwork(nn.Module):
             head = distribution.proba_distribution_net(latent_dim)
             assert isinstance(head, nn.Module)
             self.action_net = head
+        assert isinstance(self.action_net, nn.Linear)
+        self.n_params = self.action_net.out_features
         if ortho_init:
             for module, gain in (
                 (self.features_extractor, HIDDEN_GAIN),

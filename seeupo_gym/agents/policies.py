@@ -26,7 +26,9 @@ from seeupo_gym.agents.networks import (
     NonFiniteError,
     TurnNetwork,
     log_prob_and_entropy,
+    n_components,
     parametrize,
+    sample_uniform,
     sample_with_log_prob,
     select_rows,
 )
@@ -36,6 +38,7 @@ from seeupo_gym.agents.turns import observed_turns
 _SAVED = (
     "n_turns",
     "use_masking",
+    "per_component",
     "net_arch",
     "activation_fn",
     "ortho_init",
@@ -62,6 +65,8 @@ class SeeUPOPolicy(BasePolicy):
     :param lr_schedule: learning rate as a function of the remaining progress
     :param n_turns: number of networks
     :param use_masking: whether distributions take invalid-action masks (sb3-contrib's); not for Box actions
+    :param per_component: whether log-probabilities are those of the components of an action, for one ratio per
+        token
     :param net_arch: sizes of the hidden layers, as a list or as ``dict(pi=[...])``; default two layers of 64
         units, none after a ``NatureCNN``
     :param activation_fn: activation function
@@ -85,6 +90,7 @@ class SeeUPOPolicy(BasePolicy):
         lr_schedule: Schedule,
         n_turns: int = 1,
         use_masking: bool = False,
+        per_component: bool = False,
         net_arch: list[int] | dict[str, list[int]] | None = None,
         activation_fn: type[nn.Module] = nn.Tanh,
         ortho_init: bool = True,
@@ -110,6 +116,7 @@ class SeeUPOPolicy(BasePolicy):
             raise ValueError(f"n_turns must be at least 1, got {n_turns}")
         self.n_turns = n_turns
         self.use_masking = use_masking
+        self.per_component = per_component and n_components(action_space) > 1
         self.net_arch = net_arch
         self.activation_fn = activation_fn
         self.ortho_init = ortho_init
@@ -157,10 +164,10 @@ class SeeUPOPolicy(BasePolicy):
         params: list[nn.Parameter] = self.optimizer.param_groups[self.network_index(turn)]["params"]
         return params
 
-    def step_optimizer(self, turn: int) -> None:
-        """Take an optimizer step for the network that plays a turn, and for no other."""
+    def step_optimizer(self, *turns: int) -> None:
+        """Take one optimizer step for the networks that play these turns, and for no other."""
         groups = self.optimizer.param_groups
-        self.optimizer.param_groups = [groups[self.network_index(turn)]]
+        self.optimizer.param_groups = [groups[index] for index in sorted({self.network_index(t) for t in turns})]
         try:
             self.optimizer.step()
         finally:
@@ -203,11 +210,14 @@ class SeeUPOPolicy(BasePolicy):
         :param turn: the turn they are at, counted from 0
         :param action_masks: valid choices, shape (batch, sum of choices); None: all
         :param with_entropy: whether to compute entropies too
-        :return: log-probabilities, shape (batch,), and entropies in nats, shape (batch,), or None
+        :return: log-probabilities, shape (batch,), or (batch, components) with ``per_component``, and entropies in
+            nats, shape (batch,), or None
         """
         network = self._network(turn)
         params = self._action_params(obs, network)
-        return log_prob_and_entropy(self.action_dist, params, network.log_std, actions, action_masks, with_entropy)
+        return log_prob_and_entropy(
+            self.action_dist, params, network.log_std, actions, action_masks, with_entropy, self.per_component
+        )
 
     def forward(
         self,
@@ -223,7 +233,8 @@ class SeeUPOPolicy(BasePolicy):
         :param turns: the turn of each row, counted from 0, shape (batch,)
         :param generator: source of the samples; None: the most likely actions
         :param action_masks: valid choices, shape (batch, sum of choices); None: all
-        :return: actions, shape (batch, *action shape), and their log-probabilities, shape (batch,)
+        :return: actions, shape (batch, *action shape), and their log-probabilities, shape (batch,), or (batch,
+            components) with ``per_component``
         :raises NonFiniteError: if a network gives NaN or infinity, with the turn and the row
         """
         indices = np.minimum(turns, self.n_turns - 1)
@@ -240,6 +251,22 @@ class SeeUPOPolicy(BasePolicy):
         inverse = th.as_tensor(np.argsort(np.concatenate(order)), device=self.device)
         actions, log_probs = (th.cat(column)[inverse] for column in zip(*parts, strict=True))
         return actions, log_probs
+
+    def explore(
+        self, n_rows: int, generator: th.Generator, action_masks: th.Tensor | None = None
+    ) -> tuple[th.Tensor, th.Tensor]:
+        """
+        Choose actions uniformly over the valid ones, whatever the observations are.
+
+        :param n_rows: number of actions
+        :param generator: source of the samples
+        :param action_masks: valid choices, shape (batch, sum of choices); None: all
+        :return: actions, shape (batch, *action shape), and NaN for their log-probabilities: no policy chose them
+        """
+        size = (n_rows, self._network(0).n_params)
+        actions = sample_uniform(self.action_dist, self.action_space, size, generator, action_masks)
+        shape = (n_rows, n_components(self.action_space)) if self.per_component else (n_rows,)
+        return actions.reshape((-1, *self._action_shape)), th.full(shape, th.nan, device=self.device)
 
     def _act(
         self,
@@ -259,7 +286,7 @@ class SeeUPOPolicy(BasePolicy):
                 "weights diverged (try a smaller learning rate or max_grad_norm) or its input is extreme"
             )
         distribution = parametrize(self.action_dist, params, network.log_std, action_masks)
-        actions, log_probs = sample_with_log_prob(distribution, params, generator)
+        actions, log_probs = sample_with_log_prob(distribution, params, generator, self.per_component)
         return actions.reshape((-1, *self._action_shape)), log_probs
 
     @property

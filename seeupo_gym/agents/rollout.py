@@ -19,10 +19,12 @@ class TurnBatch(NamedTuple):
     observations: PyTorchObs
     actions: th.Tensor
     log_probs: th.Tensor
-    """Recorded at collection, under theta_k."""
+    """Recorded at collection, under theta_k; shape (batch,), or (batch, tokens) for one ratio per token."""
     episodes: th.Tensor
     """Index of each row's episode; no episode occurs twice."""
     action_masks: th.Tensor | None
+    lengths: th.Tensor | None = None
+    """Number L of tokens of each action, for the length-normalised ratio; None: 1."""
 
     def rows(self, rows: th.Tensor) -> TurnBatch:
         """Take some rows, with all that belongs to them."""
@@ -32,6 +34,7 @@ class TurnBatch(NamedTuple):
             self.log_probs[rows],
             self.episodes[rows],
             None if self.action_masks is None else self.action_masks[rows],
+            None if self.lengths is None else self.lengths[rows],
         )
 
 
@@ -44,14 +47,14 @@ class GroupRolloutBuffer:
 
     :param n_groups: number of groups (B)
     :param group_size: episodes per group (G); episode ``e`` belongs to group ``e // group_size``
-    :param gamma: discount factor of the returns
+    :param length: number L of tokens of every action, for the length-normalised ratio
     :param device: where the tensors go
     """
 
-    def __init__(self, n_groups: int, group_size: int, gamma: float, device: th.device | str = "cpu") -> None:
+    def __init__(self, n_groups: int, group_size: int, length: int = 1, device: th.device | str = "cpu") -> None:
         self.n_groups = n_groups
         self.group_size = group_size
-        self.gamma = gamma
+        self.length = length
         self.device = device
         self.reset()
 
@@ -59,7 +62,9 @@ class GroupRolloutBuffer:
         """Forget everything."""
         self._chunks: dict[str, list[Any]] = {}
         self.turn_batches: list[TurnBatch] = []
-        self.returns: NDArray[np.float64] = np.zeros((self.n_groups, self.group_size))
+        # Of every turn and episode, shape (turns, n_groups, group_size): the reward, and whether there was one.
+        self.rewards: NDArray[np.float64] = np.zeros((0, self.n_groups, self.group_size))
+        self.reached: NDArray[np.bool_] = np.zeros(self.rewards.shape, dtype=bool)
 
     def add(
         self,
@@ -78,7 +83,7 @@ class GroupRolloutBuffer:
         :param turns: turn of the episode, counted from 0
         :param observations: what the policy saw
         :param actions: what it did, before any clipping to the action space
-        :param log_probs: log-probability of the actions
+        :param log_probs: log-probability of the actions, one each or one per token
         :param rewards: what the environment gave
         :param action_masks: valid choices, or None
         """
@@ -94,14 +99,13 @@ class GroupRolloutBuffer:
             self._chunks.setdefault(name, []).append(rows)
 
     def finish(self) -> None:
-        """Sort the rows by turn and compute the episodes' returns ``R_i = sum_t gamma^t r_{i,t}``."""
+        """Sort the rows by turn, and lay the rewards out by turn and episode."""
         episodes = np.concatenate(self._chunks["episodes"])
         turns = np.concatenate(self._chunks["turns"])
-        rewards = np.concatenate(self._chunks["rewards"]).astype(np.float64)
-        n_episodes = self.n_groups * self.group_size
-        discounted = rewards if self.gamma == 1.0 else rewards * self.gamma**turns
-        returns: NDArray[np.float64] = np.bincount(episodes, discounted, n_episodes).astype(np.float64, copy=False)
-        self.returns = returns.reshape(self.n_groups, self.group_size)
+        table = (int(turns.max()) + 1, self.n_groups, self.group_size)
+        self.rewards, self.reached = np.zeros(table), np.zeros(table, dtype=bool)
+        self.rewards.reshape(len(self.rewards), -1)[turns, episodes] = np.concatenate(self._chunks["rewards"])
+        self.reached.reshape(len(self.reached), -1)[turns, episodes] = True
         order = None if np.all(turns[1:] >= turns[:-1]) else th.as_tensor(np.argsort(turns, kind="stable"))
         columns = {
             name: self._column(chunks, order)
@@ -116,8 +120,7 @@ class GroupRolloutBuffer:
         column = th.cat(chunks) if isinstance(chunks[0], th.Tensor) else th.as_tensor(np.concatenate(chunks))
         return (column if order is None else column[order.to(column.device)]).to(self.device)
 
-    @staticmethod
-    def _turn_batch(columns: dict[str, th.Tensor], rows: slice) -> TurnBatch:
+    def _turn_batch(self, columns: dict[str, th.Tensor], rows: slice) -> TurnBatch:
         observations: PyTorchObs
         if "obs" in columns:
             observations = columns["obs"][rows]
@@ -131,4 +134,5 @@ class GroupRolloutBuffer:
             columns["log_probs"][rows],
             columns["episodes"][rows],
             None if masks is None else masks[rows],
+            None if self.length == 1 else columns["log_probs"].new_full((rows.stop - rows.start,), self.length),
         )

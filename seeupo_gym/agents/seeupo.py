@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-import time
 import warnings
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
 import gymnasium as gym
@@ -14,43 +13,46 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from sb3_contrib.common.maskable.utils import is_masking_supported
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ProgressBarCallback
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import FloatSchedule, safe_mean
+from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from seeupo_gym.agents.advantages import NORMALIZATIONS, group_relative_advantages
-from seeupo_gym.agents.checks import check_settings, check_spaces
+from seeupo_gym.agents.advantages import (
+    ADVANTAGE_ESTIMATORS,
+    NORMALIZATIONS,
+    discounted_returns,
+    estimate_advantages,
+)
+from seeupo_gym.agents.checks import check_combinations, check_settings, check_spaces, check_update_order
 from seeupo_gym.agents.collection import collect_groups
+from seeupo_gym.agents.networks import n_components
 from seeupo_gym.agents.policies import CnnPolicy, MlpPolicy, MultiInputPolicy, SeeUPOPolicy
+from seeupo_gym.agents.progress import ProgressBar
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
 from seeupo_gym.agents.sequential import UPDATE_ORDERS, UpdateSettings, sequential_update, turn_order
+from seeupo_gym.agents.staged import SCHEDULES, Stages, StageSettings
 from seeupo_gym.agents.streams import RandomStreams
 from seeupo_gym.agents.threads import SMALL_MATRIX, one_torch_thread
-from seeupo_gym.agents.turn_logging import record_hparams, record_turn_stats, write_layout
+from seeupo_gym.agents.turn_logging import (
+    record_hparams,
+    record_progress,
+    record_stage,
+    record_turn_stats,
+    write_layout,
+)
 from seeupo_gym.agents.turns import find_horizon
+from seeupo_gym.agents.update_rules import UPDATE_RULES
 from seeupo_gym.envs.task import TaskEnv
 from seeupo_gym.envs.vector import SeedQueue, make_vec
 
 SelfSeeUPO = TypeVar("SelfSeeUPO", bound="SeeUPO")
 
 TURN_POLICIES = ("separate", "shared")
-
-
-class _ProgressBar(ProgressBarCallback):
-    """SB3's progress bar, following ``num_timesteps``: a vector step counts the lanes that took one."""
-
-    def _on_training_start(self) -> None:
-        super()._on_training_start()
-        self._shown = self.model.num_timesteps
-
-    def _on_step(self) -> bool:
-        self.pbar.update(self.model.num_timesteps - self._shown)
-        self._shown = self.model.num_timesteps
-        return True
+RATIO_LEVELS = ("joint", "sequence", "token")
 
 
 class SeeUPO(BaseAlgorithm):
@@ -77,17 +79,33 @@ class SeeUPO(BaseAlgorithm):
     :param clip_range: clip range of the importance ratio, or a function of the remaining progress
     :param clip_range_high: upper clip range, if it is to differ from ``clip_range``; a float or a function
     :param factor_clip: clip range (delta) of the factor that carries updated turns over to the next one
+    :param advantage_estimator: "group_mean" (GRAE), "leave_one_out", or "reward_to_go" of each turn, against the
+        members that reached it; see :func:`~seeupo_gym.agents.advantages.estimate_advantages`
     :param normalize_advantage: "batch", "group" (as in GRPO; breaks the guarantee) or "none"
-    :param ent_coef: coefficient of the entropy bonus; as advantages have a standard deviation of 1, it takes
-        0.1 or more to keep turns exploring that wait for others to improve (see docs/benchmarks.md)
+    :param advantage_clip: bound of the advantages' absolute value, for example 3; None: none
+    :param ratio_level: importance ratio of an action with several components: "joint" (their product),
+        "sequence" (its geometric mean, the ratio of the paper for responses of many tokens) or "token" (one ratio
+        per component). They are the same for an action of one component
+    :param update_rule: what a turn maximises: "clip" (the clipped surrogate), "reinforce" (the policy gradient
+        without a ratio; one pass, whatever ``n_epochs`` is), "kl_penalty" (``rho * M`` less ``kl_coef`` times the
+        KL) or "trust_region" (one natural-gradient step with a line search within ``target_kl``); see
+        :func:`~seeupo_gym.agents.update_rules.surrogate`
+    :param ent_coef: coefficient of the entropy bonus, or a function of the remaining progress; as advantages have
+        a standard deviation of 1, it takes 0.1 or more to keep turns exploring that wait for others to improve
+        (see docs/benchmarks.md)
     :param kl_coef: coefficient of a penalty on KL(pi_old || pi), pi_old the policy that collected (k3 form)
-    :param target_kl: end the update of a turn when its approximate KL exceeds 1.5 times this; None: never
+    :param target_kl: end the update of a turn when its approximate KL exceeds 1.5 times this; None: never. For
+        "trust_region" it is the bound of the KL
     :param max_grad_norm: gradient clipping, for each turn by itself; None: none
     :param max_turns: number of turn policies; None: the environment's ``max_turns`` attribute or its spec's
         ``max_episode_steps``
     :param turn_policies: "separate" or "shared" (one network for all turns: fewer parameters, but updating a
         turn moves the turns updated before it, so that the guarantee is only approximate)
-    :param update_order: "reverse" (backward induction), "forward" or "random"
+    :param update_order: "reverse" (backward induction), "forward", "random", "simultaneous" (all turns in one
+        loss, no factors), or a permutation of the turns, first to last
+    :param schedule: "sweep" (every iteration updates all turns) or "staged" (the last turn is trained first, from
+        states that exploratory actions lead to; then it is frozen, and the turn before is trained, and so on)
+    :param schedule_kwargs: for "staged"; see :class:`~seeupo_gym.agents.staged.StageSettings`
     :param independent_noise: reseed the transitions for each member of a group; by default its members share
         them, which is a valid baseline with less variance
     :param use_masking: use the environment's ``action_masks()`` if it has them
@@ -123,14 +141,20 @@ class SeeUPO(BaseAlgorithm):
         clip_range: float | Schedule = 0.2,
         clip_range_high: float | Schedule | None = None,
         factor_clip: float | Schedule = 0.2,
+        advantage_estimator: str = "group_mean",
         normalize_advantage: str = "batch",
-        ent_coef: float = 0.0,
+        advantage_clip: float | None = None,
+        ratio_level: str = "joint",
+        update_rule: str = "clip",
+        ent_coef: float | Schedule = 0.0,
         kl_coef: float = 0.0,
         target_kl: float | None = None,
         max_grad_norm: float | None = 0.5,
         max_turns: int | None = None,
         turn_policies: str = "separate",
-        update_order: str = "reverse",
+        update_order: str | Sequence[int] = "reverse",
+        schedule: str = "sweep",
+        schedule_kwargs: dict[str, Any] | None = None,
         independent_noise: bool = False,
         use_masking: bool = True,
         stats_window_size: int = 100,
@@ -150,12 +174,18 @@ class SeeUPO(BaseAlgorithm):
                 "batch_size": batch_size,
                 "max_turns": max_turns,
             },
+            positive={"advantage_clip": advantage_clip, "target_kl": target_kl, "max_grad_norm": max_grad_norm},
             choices={
+                "advantage_estimator": (advantage_estimator, ADVANTAGE_ESTIMATORS),
                 "normalize_advantage": (normalize_advantage, NORMALIZATIONS),
+                "ratio_level": (ratio_level, RATIO_LEVELS),
+                "update_rule": (update_rule, UPDATE_RULES),
                 "turn_policies": (turn_policies, TURN_POLICIES),
-                "update_order": (update_order, UPDATE_ORDERS),
+                "schedule": (schedule, SCHEDULES),
+                **({"update_order": (update_order, UPDATE_ORDERS)} if isinstance(update_order, str) else {}),
             },
         )
+        check_combinations(update_rule, kl_coef, target_kl, schedule, schedule_kwargs, turn_policies)
         if isinstance(env, str):
             made: gym.Env[Any, Any] = gym.make(env)
             env = make_vec(env, n_groups * group_size) if isinstance(made.unwrapped, TaskEnv) else made
@@ -179,7 +209,11 @@ class SeeUPO(BaseAlgorithm):
         self.clip_range = clip_range
         self.clip_range_high = clip_range_high
         self.factor_clip = factor_clip
+        self.advantage_estimator = advantage_estimator
         self.normalize_advantage = normalize_advantage
+        self.advantage_clip = advantage_clip
+        self.ratio_level = ratio_level
+        self.update_rule = update_rule
         self.ent_coef = ent_coef
         self.kl_coef = kl_coef
         self.target_kl = target_kl
@@ -187,6 +221,8 @@ class SeeUPO(BaseAlgorithm):
         self.max_turns = max_turns
         self.turn_policies = turn_policies
         self.update_order = update_order
+        self.schedule = schedule
+        self.schedule_kwargs = schedule_kwargs
         self.independent_noise = independent_noise
         self.use_masking = use_masking
         # Filled by _setup_model(), which load() calls again on a model that has them already.
@@ -194,6 +230,7 @@ class SeeUPO(BaseAlgorithm):
         self.horizon_known = True
         self.starts_checked = False
         self.masked = False
+        self.stages: Stages | None = None
         if _init_setup_model:
             self._setup_model()
 
@@ -211,12 +248,14 @@ class SeeUPO(BaseAlgorithm):
         self._clip_low = FloatSchedule(self.clip_range)
         self._clip_high = FloatSchedule(self.clip_range if self.clip_range_high is None else self.clip_range_high)
         self._factor_clip = FloatSchedule(self.factor_clip)
+        self._ent_coef = FloatSchedule(self.ent_coef)
         if self.n_turns is None:
             self._resolve_environment()
         assert self.n_turns is not None
         if "streams" not in self.__dict__ or self.streams.actions.device != self.device:
             self.set_random_seed(self.seed)
-        self.rollout_buffer = GroupRolloutBuffer(self.n_groups, self.group_size, self.gamma, self.device)
+        length = n_components(self.action_space) if self.ratio_level == "sequence" else 1
+        self.rollout_buffer = GroupRolloutBuffer(self.n_groups, self.group_size, length, self.device)
         # Initialisers draw from torch's global generator: lend it to them, and give it back as it was.
         with th.random.fork_rng(devices=[]), one_torch_thread():
             th.default_generator.manual_seed(self.streams.init_seed)
@@ -226,6 +265,7 @@ class SeeUPO(BaseAlgorithm):
                 self.lr_schedule,
                 n_turns=1 if self.turn_policies == "shared" else self.n_turns,
                 use_masking=self.masked,
+                per_component=self.ratio_level == "token" and self.update_rule != "reinforce",
                 **self.policy_kwargs,
             )
         assert isinstance(policy, SeeUPOPolicy), "policy must be a subclass of seeupo_gym.agents.SeeUPOPolicy"
@@ -242,6 +282,7 @@ class SeeUPO(BaseAlgorithm):
                 "the environment does not say how many turns an episode can have, and SeeUPO needs a policy for each: "
                 "pass max_turns=..., or wrap the environment with gymnasium.wrappers.TimeLimit"
             )
+        check_update_order(self.update_order, self.n_turns)
         masks = self.env is not None and is_masking_supported(self.env)
         self.masked = self.use_masking and masks and not isinstance(self.action_space, spaces.Box)
 
@@ -274,40 +315,63 @@ class SeeUPO(BaseAlgorithm):
         """Update the turn policies with the episodes in the rollout buffer."""
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
-        buffer, progress = self.rollout_buffer, self._current_progress_remaining
-        advantages, degenerate = group_relative_advantages(buffer.returns, self.normalize_advantage)
-        settings = UpdateSettings(
-            n_epochs=self.n_epochs,
-            batch_size=self.batch_size,
-            clip_low=self._clip_low(progress),
-            clip_high=self._clip_high(progress),
-            factor_clip=self._factor_clip(progress),
-            ent_coef=self.ent_coef,
-            kl_coef=self.kl_coef,
-            target_kl=self.target_kl,
-            max_grad_norm=self.max_grad_norm,
+        buffer = self.rollout_buffer
+        n_reached = len(buffer.turn_batches)
+        advantages, degenerate = estimate_advantages(
+            buffer.rewards,
+            buffer.reached,
+            self.gamma,
+            self.advantage_estimator,
+            self.normalize_advantage,
+            self.advantage_clip,
         )
+        flat = advantages.reshape(len(advantages), -1)
+        settings = self._update_settings(self._current_progress_remaining)
+        if self.stages is None or self.stages.finished:
+            order = turn_order(n_reached, self.update_order, self.streams.updates)
+        else:
+            order = self.stages.update_order(n_reached)
         stats = sequential_update(
             self.policy,
             buffer.turn_batches,
-            th.as_tensor(advantages.ravel(), dtype=th.float32, device=self.device),
-            turn_order(len(buffer.turn_batches), self.update_order, self.streams.updates),
+            th.as_tensor(flat, dtype=th.float32, device=self.device).expand(n_reached, -1),
+            order,
             settings,
             self.streams.updates,
         )
         self._n_updates += self.n_epochs
-        self.logger.record("rollout/group_reward_std", float(buffer.returns.std(axis=1).mean()))
+        returns = discounted_returns(buffer.rewards, self.gamma)
+        self.logger.record("rollout/group_reward_std", float(returns.std(axis=1).mean()))
         self.logger.record("rollout/degenerate_group_fraction", float(degenerate.mean()))
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         self.logger.record("train/clip_range", settings.clip_low)
+        self.logger.record("train/ent_coef", settings.ent_coef)
         record_turn_stats(self.logger, stats, self.n_turns or 1)
+        if self.stages is not None:
+            record_stage(self.logger, self.stages, buffer.reached)
+            if not self.stages.finished:
+                self.stages.advance(self.num_timesteps, float(returns.mean()), trained=len(stats) > 0)
+
+    def _update_settings(self, progress_remaining: float) -> UpdateSettings:
+        return UpdateSettings(
+            rule=self.update_rule,
+            n_epochs=self.n_epochs,
+            batch_size=self.batch_size,
+            clip_low=self._clip_low(progress_remaining),
+            clip_high=self._clip_high(progress_remaining),
+            factor_clip=self._factor_clip(progress_remaining),
+            ent_coef=self._ent_coef(progress_remaining),
+            kl_coef=self.kl_coef,
+            target_kl=self.target_kl,
+            max_grad_norm=self.max_grad_norm,
+        )
 
     def learn(
         self: SelfSeeUPO,
         total_timesteps: int,
         callback: MaybeCallback = None,
         log_interval: int | None = 1,
-        tb_log_name: str = "SeeUPO",
+        tb_log_name: str | None = None,
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> SelfSeeUPO:
@@ -317,16 +381,21 @@ class SeeUPO(BaseAlgorithm):
         :param total_timesteps: environment steps to take, used or not
         :param callback: callback(s) called at every vector step
         :param log_interval: iterations between two outputs of the log; None: none
-        :param tb_log_name: name of the run in TensorBoard
-        :param reset_num_timesteps: whether to start counting from 0
+        :param tb_log_name: name of the run in TensorBoard; None: that of the class
+        :param reset_num_timesteps: whether to start counting from 0, and a staged schedule from the last turn; False
+            goes on in mid-stage
         :param progress_bar: whether to show a progress bar (needs tqdm and rich)
         :return: the trained model
         """
         iteration = 0
         total_timesteps, callback = self._setup_learn(
-            total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
+            total_timesteps, callback, reset_num_timesteps, tb_log_name or type(self).__name__, progress_bar
         )
         assert self.env is not None
+        if self.schedule == "staged" and (self.stages is None or reset_num_timesteps):
+            assert self.n_turns is not None
+            stage_settings = StageSettings(**(self.schedule_kwargs or {}))
+            self.stages = Stages(stage_settings, self.n_turns, self.num_timesteps, total_timesteps)
         if self._vec_normalize_env is not None and self._vec_normalize_env.norm_reward:
             warnings.warn(
                 "VecNormalize scales rewards with statistics that change during a rollout, so the returns of a group "
@@ -353,7 +422,7 @@ class SeeUPO(BaseAlgorithm):
         initialized = super()._init_callback(callback, progress_bar=False)
         if not progress_bar:
             return initialized
-        with_bar = CallbackList([initialized, _ProgressBar()])
+        with_bar = CallbackList([initialized, ProgressBar()])
         with_bar.init_callback(self)
         return with_bar
 
@@ -363,19 +432,7 @@ class SeeUPO(BaseAlgorithm):
 
         :param iteration: number of iterations of this call of ``learn``
         """
-        assert self.ep_info_buffer is not None
-        assert self.ep_success_buffer is not None
-        elapsed = max((time.time_ns() - self.start_time) / 1e9, sys.float_info.epsilon)
-        if iteration > 0:
-            self.logger.record("time/iterations", iteration, exclude="tensorboard")
-        if len(self.ep_info_buffer) > 0:
-            self.logger.record("rollout/ep_rew_mean", safe_mean([info["r"] for info in self.ep_info_buffer]))
-            self.logger.record("rollout/ep_len_mean", safe_mean([info["l"] for info in self.ep_info_buffer]))
-        if len(self.ep_success_buffer) > 0:
-            self.logger.record("rollout/success_rate", safe_mean(self.ep_success_buffer))
-        self.logger.record("time/fps", int((self.num_timesteps - self._num_timesteps_at_start) / elapsed))
-        self.logger.record("time/time_elapsed", int(elapsed), exclude="tensorboard")
-        self.logger.record("time/total_timesteps", self.num_timesteps, exclude="tensorboard")
+        record_progress(self.logger, self, iteration)
         self.logger.dump(step=self.num_timesteps)
 
     def predict(

@@ -2,33 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.type_aliases import PyTorchObs
 
 from seeupo_gym.agents.networks import NonFiniteError
-from seeupo_gym.agents.objective import clipped_surrogate, kl_divergence, log_importance_ratio, update_factor
-from seeupo_gym.agents.policies import SeeUPOPolicy
+from seeupo_gym.agents.objective import kl_divergence, log_importance_ratio, update_factor
 from seeupo_gym.agents.rollout import TurnBatch
+from seeupo_gym.agents.trust_region import natural_gradient_step
+from seeupo_gym.agents.update_rules import surrogate
 
-UPDATE_ORDERS = ("reverse", "forward", "random")
+UPDATE_ORDERS = ("reverse", "forward", "random", "simultaneous")
+
+# SB3's margin: the update of a turn ends when its KL divergence exceeds this many times the target.
+_KL_MARGIN = 1.5
+
+
+class TurnPolicies(Protocol):
+    """What the update needs of policies; :class:`~seeupo_gym.agents.SeeUPOPolicy` is one."""
+
+    def evaluate_actions(
+        self,
+        obs: PyTorchObs,
+        actions: th.Tensor,
+        turn: int,
+        action_masks: th.Tensor | None = None,
+        with_entropy: bool = False,
+    ) -> tuple[th.Tensor, th.Tensor | None]:
+        """Log-probabilities, shape (batch,) or (batch, tokens), and entropies, shape (batch,); with gradients."""
+
+    def turn_parameters(self, turn: int) -> list[th.nn.Parameter]:
+        """The parameters that the update of a turn moves."""
+
+    def step_optimizer(self, *turns: int) -> None:
+        """Take an optimizer step with the gradients of these turns' parameters, and no others."""
 
 
 @dataclass(frozen=True)
 class UpdateSettings:
     """The current values of the hyperparameters of an update; see :class:`~seeupo_gym.agents.SeeUPO`."""
 
-    n_epochs: int
-    batch_size: int | None
-    clip_low: float
-    clip_high: float
-    factor_clip: float
-    ent_coef: float
-    kl_coef: float
-    target_kl: float | None
-    max_grad_norm: float | None
+    rule: str = "clip"
+    n_epochs: int = 1
+    batch_size: int | None = None
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    factor_clip: float = 0.2
+    ent_coef: float = 0.0
+    kl_coef: float = 0.0
+    target_kl: float | None = None
+    max_grad_norm: float | None = None
 
 
 @dataclass(frozen=True)
@@ -46,29 +73,51 @@ class TurnStats:
     advantage_abs_mean: float
 
 
-def turn_order(n_turns: int, update_order: str, generator: th.Generator) -> list[int]:
+class WeightedTurn(NamedTuple):
+    """A turn with what its update needs; also a minibatch of one."""
+
+    turn: int
+    batch: TurnBatch
+    weighted_advantages: th.Tensor
+    """M of each row, shape (batch,)."""
+
+    def rows(self, rows: th.Tensor) -> WeightedTurn:
+        """Take some rows, with all that belongs to them."""
+        return WeightedTurn(self.turn, self.batch.rows(rows), self.weighted_advantages[rows])
+
+
+def turn_order(n_turns: int, update_order: str | Sequence[int], generator: th.Generator) -> list[list[int]]:
     """
     The order in which the turns are updated.
 
     :param n_turns: number of turns that any episode reached
-    :param update_order: ``"reverse"`` (backward induction: T, ..., 1), ``"forward"`` or ``"random"``
+    :param update_order: ``"reverse"`` (backward induction: T, ..., 1), ``"forward"``, ``"random"``,
+        ``"simultaneous"`` (all turns in one loss), or turns counted from 0, first to last; those that no
+        episode reached are passed over, and those beyond the list stand where its highest turn stands
     :param generator: source of the random order, on the CPU
-    :return: turns counted from 0
+    :return: blocks of turns; the turns of a block are updated together
     """
-    if update_order == "random":
-        permutation: list[int] = th.randperm(n_turns, generator=generator).tolist()
-        return permutation
     turns = list(range(n_turns))
-    return turns[::-1] if update_order == "reverse" else turns
+    if update_order == "simultaneous":
+        return [turns]
+    if update_order == "random":
+        turns = th.randperm(n_turns, generator=generator).tolist()
+    elif update_order == "reverse":
+        turns.reverse()
+    elif not isinstance(update_order, str):
+        last = max(update_order)
+        turns = [t for turn in update_order for t in (range(n_turns - 1, last - 1, -1) if turn == last else [turn])]
+    return [[turn] for turn in turns if turn < n_turns]
 
 
 def sequential_update(
-    policy: SeeUPOPolicy,
-    turn_batches: list[TurnBatch],
+    policy: TurnPolicies,
+    turn_batches: Sequence[TurnBatch],
     advantages: th.Tensor,
-    order: list[int],
+    order: list[list[int]],
     settings: UpdateSettings,
     generator: th.Generator,
+    factors: th.Tensor | None = None,
 ) -> dict[int, TurnStats]:
     """
     Update the turns one after the other (arXiv:2602.06554, Algorithm 1).
@@ -79,99 +128,167 @@ def sequential_update(
 
     :param policy: the turn policies; changed in place
     :param turn_batches: the rows of each turn, with the log-probabilities recorded at collection
-    :param advantages: A, shape (episodes,)
-    :param order: the turns to update, first to last
+    :param advantages: A, shape (episodes,), or (turns, episodes) if it differs between turns
+    :param order: blocks of turns to update, first to last; see :func:`turn_order`
     :param settings: hyperparameters
     :param generator: source of the minibatches, on the CPU
+    :param factors: F to start from, shape (episodes,), changed in place; None: 1
     :return: statistics by turn
     :raises NonFiniteError: if a loss or a gradient is not finite; the step that would spread it is not taken
     """
-    factors = th.ones_like(advantages)
+    if factors is None:
+        factors = th.ones(advantages.shape[-1], dtype=advantages.dtype, device=advantages.device)
     stats = {}
-    for turn in order:
-        batch = turn_batches[turn]
-        factor = factors[batch.episodes]
-        weighted = advantages[batch.episodes] * factor
-        losses = update_turn(policy, turn, batch, weighted, settings, generator)
-        with th.no_grad():
-            log_prob, entropy = policy.evaluate_actions(
-                batch.observations, batch.actions, turn, batch.action_masks, with_entropy=True
-            )
-            assert entropy is not None
-            log_ratio = log_importance_ratio(log_prob, batch.log_probs)
-            ratio = log_ratio.exp()
-            factors[batch.episodes] = update_factor(factor, ratio, settings.factor_clip)
-            clipped = (ratio < 1.0 - settings.clip_low) | (ratio > 1.0 + settings.clip_high)
-            numbers = [
-                clipped.float().mean(),
-                kl_divergence(log_ratio).mean(),
-                entropy.mean(),
-                factor.mean(),
-                factor.min(),
-                factor.max(),
-                weighted.abs().mean(),
-            ]
-            stats[turn] = TurnStats(len(losses), float(np.mean(losses)), *th.stack(numbers).tolist())
+    for turns in order:
+        block = []
+        for turn in turns:
+            batch = turn_batches[turn]
+            of_turn = advantages if advantages.ndim == 1 else advantages[turn]
+            block.append(WeightedTurn(turn, batch, of_turn[batch.episodes] * factors[batch.episodes]))
+        if settings.rule == "trust_region":
+            n_steps, loss = _trust_region_update(policy, block, settings)
+        else:
+            n_steps, loss = _gradient_update(policy, block, settings, generator)
+        for weighted in block:
+            stats[weighted.turn] = _finish_turn(policy, weighted, factors, settings, n_steps, loss)
     return stats
 
 
-def update_turn(
-    policy: SeeUPOPolicy,
-    turn: int,
-    batch: TurnBatch,
-    weighted_advantages: th.Tensor,
+def _finish_turn(
+    policy: TurnPolicies,
+    weighted: WeightedTurn,
+    factors: th.Tensor,
     settings: UpdateSettings,
-    generator: th.Generator,
-) -> list[float]:
-    """
-    Maximise the surrogate of one turn over its batch, for ``n_epochs`` passes or until ``target_kl``.
+    n_steps: int,
+    loss: float,
+) -> TurnStats:
+    """Carry an updated turn over to the factors (eq. 8), and measure what its update did."""
+    turn, batch, weighted_advantages = weighted
+    with th.no_grad():
+        log_prob, entropy = policy.evaluate_actions(
+            batch.observations, batch.actions, turn, batch.action_masks, with_entropy=True
+        )
+        log_ratio = log_importance_ratio(log_prob, batch.log_probs, batch.lengths)
+        ratio = log_ratio.exp()
+        # One ratio per token has no place in an episode's factor: the whole action's takes it.
+        whole = ratio if log_ratio.ndim == 1 else log_ratio.sum(dim=1).exp()
+        factor = factors[batch.episodes]
+        factors[batch.episodes] = update_factor(factor, whole, settings.factor_clip)
+        clipped = (ratio < 1.0 - settings.clip_low) | (ratio > 1.0 + settings.clip_high)
+        numbers = [
+            clipped.float().mean(),
+            kl_divergence(log_importance_ratio(log_prob, batch.log_probs)).mean(),
+            th.full((), np.nan) if entropy is None else entropy.mean(),
+            factor.mean(),
+            factor.min(),
+            factor.max(),
+            weighted_advantages.abs().mean(),
+        ]
+        return TurnStats(n_steps, loss, *th.stack(numbers).tolist())
 
-    :param policy: only the network that plays ``turn`` is changed
-    :param turn: the turn, counted from 0
-    :param batch: the episodes that reached it
-    :param weighted_advantages: M of each row of the batch
-    :param settings: hyperparameters
-    :param generator: source of the minibatches, on the CPU
-    :return: the loss of each gradient step
+
+def _gradient_update(
+    policy: TurnPolicies, block: list[WeightedTurn], settings: UpdateSettings, generator: th.Generator
+) -> tuple[int, float]:
     """
-    params, target_kl = policy.turn_parameters(turn), settings.target_kl  # 1.5 times the target is SB3's margin
+    Maximise the surrogate of a block of turns for ``n_epochs`` passes (REINFORCE: one) or until ``target_kl``.
+
+    :return: number of gradient steps and their mean loss
+    """
+    params = _parameters(policy, block)
+    max_kl = np.inf if settings.target_kl is None else _KL_MARGIN * settings.target_kl
     losses: list[float] = []
-    for epoch in range(settings.n_epochs):
-        for rows in _minibatches(len(batch.episodes), settings.batch_size, generator):
-            part = batch if rows is None else batch.rows(rows.to(batch.episodes.device))
-            weighted = weighted_advantages if rows is None else weighted_advantages[rows.to(batch.episodes.device)]
-            log_prob, entropy = policy.evaluate_actions(
-                part.observations, part.actions, turn, part.action_masks, with_entropy=settings.ent_coef != 0.0
-            )
-            with th.no_grad():
-                log_ratio = log_importance_ratio(log_prob, part.log_probs)
-                ratio = log_ratio.exp()
-                if target_kl is not None and losses and kl_divergence(log_ratio).mean() > 1.5 * target_kl:
-                    return losses
-                objective, slope = clipped_surrogate(ratio, weighted, settings.clip_low, settings.clip_high)
-                if settings.kl_coef != 0.0:
-                    objective = objective - settings.kl_coef * kl_divergence(log_ratio)
-                    slope = slope - settings.kl_coef * (ratio - 1.0)  # d kl / d log rho = rho - 1
-                loss = -objective.mean()
-                slope = slope / len(log_prob)
+    for epoch in range(1 if settings.rule == "reinforce" else settings.n_epochs):
+        for part in _minibatches(block, settings.batch_size, generator):
+            objective, kl, outputs, slopes = _objective(policy, part, settings)
+            if losses and kl is not None and kl > max_kl:
+                return len(losses), float(np.mean(losses))
             for param in params:
                 param.grad = None
-            if entropy is None:
-                log_prob.backward(-slope)
-            else:
-                bonus = settings.ent_coef * entropy.mean()
-                loss = loss - bonus.detach()
-                th.autograd.backward([log_prob, bonus], [-slope, -th.ones_like(bonus)])
+            th.autograd.backward(outputs, slopes)
             norm = clip_gradients(params, settings.max_grad_norm)
-            losses.append(loss.item())
+            losses.append(-objective.item())
             if not np.isfinite(losses[-1]) or not np.isfinite(norm):
-                raise NonFiniteError(
-                    f"the loss ({losses[-1]}) or its gradient (norm {norm}) is not finite at turn {turn}, "
-                    f"epoch {epoch}; the step was not taken and the policy is as it was before it (try a smaller "
-                    "learning rate)"
-                )
-            policy.step_optimizer(turn)
-    return losses
+                raise _non_finite(losses[-1], f"its gradient (norm {norm})", block, f"epoch {epoch}")
+            policy.step_optimizer(*(turn for turn, _, _ in part))
+    return len(losses), float(np.mean(losses))
+
+
+def _trust_region_update(
+    policy: TurnPolicies, block: list[WeightedTurn], settings: UpdateSettings
+) -> tuple[int, float]:
+    """Take one natural-gradient step for a block of turns; see :func:`_gradient_update`."""
+    assert settings.target_kl is not None, "target_kl is the radius of the trust region"
+    params = _parameters(policy, block)
+    n_rows = sum(len(weighted_advantages) for _, _, weighted_advantages in block)
+    start: list[th.Tensor] = []
+
+    def evaluate() -> tuple[th.Tensor, th.Tensor]:
+        objective = kl = th.zeros((), device=params[0].device)
+        for i, (turn, batch, weighted_advantages) in enumerate(block):
+            log_prob, entropy = policy.evaluate_actions(
+                batch.observations, batch.actions, turn, batch.action_masks, with_entropy=settings.ent_coef != 0.0
+            )
+            if len(start) == i:
+                start.append(log_prob.detach())
+            m = weighted_advantages if log_prob.ndim == 1 else weighted_advantages.unsqueeze(1)
+            share = len(weighted_advantages) / n_rows
+            of_turn, _ = surrogate(log_prob, batch.log_probs, batch.lengths, m, settings)
+            objective = objective + share * of_turn.mean()
+            if entropy is not None:
+                objective = objective + share * settings.ent_coef * entropy.mean()
+            kl = kl + share * kl_divergence(log_importance_ratio(log_prob, start[i])).mean()
+        return objective, kl
+
+    before, accepted = natural_gradient_step(params, evaluate, settings.target_kl)
+    if not np.isfinite(before):
+        raise _non_finite(-before, "its gradient", block, "the natural-gradient step")
+    return int(accepted), -before
+
+
+def _objective(
+    policy: TurnPolicies, part: list[WeightedTurn], settings: UpdateSettings
+) -> tuple[th.Tensor, th.Tensor | None, list[th.Tensor], list[th.Tensor]]:
+    """
+    The objective of a minibatch, a mean over its rows whatever turn they belong to.
+
+    :return: the objective, the KL divergence if there is a target for it, the tensors to go backward from and the
+        gradients of the loss with respect to them
+    """
+    n_rows = sum(len(weighted_advantages) for _, _, weighted_advantages in part)
+    objectives, kls, outputs, slopes = [], [], [], []
+    for turn, batch, weighted_advantages in part:
+        log_prob, entropy = policy.evaluate_actions(
+            batch.observations, batch.actions, turn, batch.action_masks, with_entropy=settings.ent_coef != 0.0
+        )
+        share = len(weighted_advantages) / n_rows
+        with th.no_grad():
+            m = weighted_advantages if log_prob.ndim == 1 else weighted_advantages.unsqueeze(1)
+            objective, slope = surrogate(log_prob, batch.log_probs, batch.lengths, m, settings)
+            objectives.append(share * objective.mean())
+            outputs.append(log_prob)
+            slopes.append(slope * (-share / slope.numel()))
+            if settings.target_kl is not None:
+                log_ratio = log_importance_ratio(log_prob, batch.log_probs)
+                kls.append(share * kl_divergence(log_ratio).mean())
+            if entropy is not None:
+                objectives.append(share * settings.ent_coef * entropy.mean())
+                outputs.append(entropy)
+                slopes.append(th.full_like(entropy, -share * settings.ent_coef / len(entropy)))
+    return th.stack(objectives).sum(), th.stack(kls).sum() if kls else None, outputs, slopes
+
+
+def _parameters(policy: TurnPolicies, block: list[WeightedTurn]) -> list[th.nn.Parameter]:
+    """The parameters of all turns of a block, each once."""
+    return list(dict.fromkeys(param for turn, _, _ in block for param in policy.turn_parameters(turn)))
+
+
+def _non_finite(loss: float, what: str, block: list[WeightedTurn], where: str) -> NonFiniteError:
+    turns = ", ".join(str(turn) for turn, _, _ in block)
+    return NonFiniteError(
+        f"the loss ({loss}) or {what} is not finite at turn {turns}, {where}; the step was not taken and the policy is "
+        "as it was before it (try a smaller learning rate)"
+    )
 
 
 def clip_gradients(params: list[th.nn.Parameter], max_norm: float | None) -> float:
@@ -189,9 +306,19 @@ def clip_gradients(params: list[th.nn.Parameter], max_norm: float | None) -> flo
     return norm
 
 
-def _minibatches(n_rows: int, batch_size: int | None, generator: th.Generator) -> Iterator[th.Tensor | None]:
-    """Row indices of shuffled minibatches; None stands for all rows at once, without a copy."""
-    if batch_size is None or batch_size >= n_rows:
-        yield None
+def _minibatches(
+    block: list[WeightedTurn], batch_size: int | None, generator: th.Generator
+) -> Iterator[list[WeightedTurn]]:
+    """Shuffled minibatches of the rows of all turns of a block; without a copy if it is all of them."""
+    sizes = [len(weighted_advantages) for _, _, weighted_advantages in block]
+    if batch_size is None or batch_size >= sum(sizes):
+        yield block
         return
-    yield from th.randperm(n_rows, generator=generator).split(batch_size)
+    for rows in th.randperm(sum(sizes), generator=generator).split(batch_size):
+        part, first = [], 0
+        for weighted, size in zip(block, sizes, strict=True):
+            own = rows if len(block) == 1 else rows[(rows >= first) & (rows < first + size)] - first
+            if len(own) > 0:
+                part.append(weighted.rows(own.to(weighted.weighted_advantages.device)))
+            first += size
+        yield part

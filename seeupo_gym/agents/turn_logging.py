@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from dataclasses import asdict
 
 import numpy as np
+from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import HParam, Logger, TensorBoardOutputFormat
+from stable_baselines3.common.utils import safe_mean
 
 from seeupo_gym.agents.sequential import TurnStats
+from seeupo_gym.agents.staged import Stages
 
 MAX_LOGGED_TURNS = 20
 TURN_SCALARS = ("policy_loss", "clip_fraction", "approx_kl", "entropy", "factor_mean", "advantage_abs_mean")
@@ -23,7 +28,11 @@ _HPARAMS = (
     "clip_range",
     "clip_range_high",
     "factor_clip",
+    "advantage_estimator",
     "normalize_advantage",
+    "advantage_clip",
+    "ratio_level",
+    "update_rule",
     "ent_coef",
     "kl_coef",
     "target_kl",
@@ -31,6 +40,8 @@ _HPARAMS = (
     "n_turns",
     "turn_policies",
     "update_order",
+    "schedule",
+    "schedule_kwargs",
     "independent_noise",
     "seed",
 )
@@ -57,6 +68,8 @@ def record_turn_stats(logger: Logger, stats: dict[int, TurnStats], n_turns: int)
     :param stats: statistics by turn
     :param n_turns: the horizon; what is logged depends on it alone, and so is the same at every iteration
     """
+    if not stats:  # a stage whose turn no episode reached
+        return
     rows = [asdict(turn_stats) for turn_stats in stats.values()]
     mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
     logger.record("train/loss", mean["policy_loss"])
@@ -68,6 +81,44 @@ def record_turn_stats(logger: Logger, stats: dict[int, TurnStats], n_turns: int)
         if turn in stats:
             for name in TURN_SCALARS:
                 logger.record(f"train/turn_{turn:02d}/{name}", getattr(stats[turn], name))
+
+
+def record_stage(logger: Logger, stages: Stages, reached: NDArray[np.bool_]) -> None:
+    """
+    Record where the staged schedule is: ``train/stage_turn`` (-1 in the sweeps after the last stage) and, in a
+    stage, the share of the episodes that reached its turn.
+
+    :param logger: SB3's logger
+    :param stages: the schedule
+    :param reached: which episodes reached which turn, shape (turns, groups, group_size)
+    """
+    logger.record("train/stage_turn", stages.turn)
+    if not stages.finished:
+        there = float(reached[stages.turn].mean()) if stages.turn < len(reached) else 0.0
+        logger.record("train/stage_reached_fraction", there)
+
+
+def record_progress(logger: Logger, model: BaseAlgorithm, iteration: int) -> None:
+    """
+    Record the means over the last episodes and the time taken, under SB3's names.
+
+    :param logger: SB3's logger
+    :param model: the algorithm
+    :param iteration: number of iterations of this call of ``learn``
+    """
+    assert model.ep_info_buffer is not None
+    assert model.ep_success_buffer is not None
+    elapsed = max((time.time_ns() - model.start_time) / 1e9, sys.float_info.epsilon)
+    if iteration > 0:
+        logger.record("time/iterations", iteration, exclude="tensorboard")
+    if len(model.ep_info_buffer) > 0:
+        logger.record("rollout/ep_rew_mean", safe_mean([info["r"] for info in model.ep_info_buffer]))
+        logger.record("rollout/ep_len_mean", safe_mean([info["l"] for info in model.ep_info_buffer]))
+    if len(model.ep_success_buffer) > 0:
+        logger.record("rollout/success_rate", safe_mean(model.ep_success_buffer))
+    logger.record("time/fps", int((model.num_timesteps - model._num_timesteps_at_start) / elapsed))
+    logger.record("time/time_elapsed", int(elapsed), exclude="tensorboard")
+    logger.record("time/total_timesteps", model.num_timesteps, exclude="tensorboard")
 
 
 def write_layout(logger: Logger) -> None:

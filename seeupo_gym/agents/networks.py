@@ -150,7 +150,7 @@ def log_prob_and_entropy(
     :param distribution: see :func:`parametrize`
     :param params: see :func:`parametrize`
     :param log_std: see :func:`parametrize`
-    :param actions: shape (batch, components), or (batch,) for Discrete
+    :param actions: shape (batch, *action shape)
     :param action_masks: see :func:`parametrize`
     :param with_entropy: whether to compute entropies
     :param per_component: whether to give one log-probability per component of the action, where it has several
@@ -163,6 +163,8 @@ def log_prob_and_entropy(
         log_prob = _gather(log_probs, actions)
         return log_prob, -(log_probs.exp() * log_probs).sum(dim=1) if with_entropy else None
     distribution = parametrize(distribution, params, log_std, action_masks)
+    if actions.ndim > 2:  # a Box of several dimensions, whose distribution is flat
+        actions = actions.flatten(start_dim=1)
     return _log_prob(distribution, actions, per_component), distribution.entropy() if with_entropy else None
 
 
@@ -200,7 +202,7 @@ def sample_uniform(
     action_masks: th.Tensor | None,
 ) -> th.Tensor:
     """
-    Sample actions uniformly over the valid ones; standard normal where a Box has no bounds.
+    Sample actions uniformly over the valid ones.
 
     :param distribution: as it is made for the action space
     :param action_space: Box, Discrete, MultiDiscrete or MultiBinary
@@ -211,10 +213,7 @@ def sample_uniform(
     """
     if isinstance(action_space, spaces.Box):
         low, high = (th.as_tensor(b, device=generator.device).flatten() for b in (action_space.low, action_space.high))
-        share = th.rand(size[0], len(low), generator=generator, device=generator.device)
-        normal = th.randn(size[0], len(low), generator=generator, device=generator.device)
-        bounded = th.isfinite(low) & th.isfinite(high)
-        return th.where(bounded, low + share * (high - low), th.minimum(th.maximum(normal, low), high))
+        return low + (high - low) * th.rand(size[0], len(low), generator=generator, device=generator.device)
     logits = th.zeros(size, device=generator.device)
     return sample(parametrize(distribution, logits, None, action_masks), generator)
 

@@ -140,23 +140,24 @@ def sequential_update(
         factors = th.ones(advantages.shape[-1], dtype=advantages.dtype, device=advantages.device)
     stats = {}
     for turns in order:
-        block = []
+        block, weights = [], factors.clone()
         for turn in turns:
             batch = turn_batches[turn]
             of_turn = advantages if advantages.ndim == 1 else advantages[turn]
-            block.append(WeightedTurn(turn, batch, of_turn[batch.episodes] * factors[batch.episodes]))
+            block.append(WeightedTurn(turn, batch, of_turn[batch.episodes] * weights[batch.episodes]))
         if settings.rule == "trust_region":
             n_steps, loss = _trust_region_update(policy, block, settings)
         else:
             n_steps, loss = _gradient_update(policy, block, settings, generator)
         for weighted in block:
-            stats[weighted.turn] = _finish_turn(policy, weighted, factors, settings, n_steps, loss)
+            stats[weighted.turn] = _finish_turn(policy, weighted, weights, factors, settings, n_steps, loss)
     return stats
 
 
 def _finish_turn(
     policy: TurnPolicies,
     weighted: WeightedTurn,
+    weights: th.Tensor,
     factors: th.Tensor,
     settings: UpdateSettings,
     n_steps: int,
@@ -172,13 +173,13 @@ def _finish_turn(
         ratio = log_ratio.exp()
         # One ratio per token has no place in an episode's factor: the whole action's takes it.
         whole = ratio if log_ratio.ndim == 1 else log_ratio.sum(dim=1).exp()
-        factor = factors[batch.episodes]
-        factors[batch.episodes] = update_factor(factor, whole, settings.factor_clip)
+        factors[batch.episodes] = update_factor(factors[batch.episodes], whole, settings.factor_clip)
+        factor = weights[batch.episodes]  # what the update was weighted with
         clipped = (ratio < 1.0 - settings.clip_low) | (ratio > 1.0 + settings.clip_high)
         numbers = [
             clipped.float().mean(),
             kl_divergence(log_importance_ratio(log_prob, batch.log_probs)).mean(),
-            th.full((), np.nan) if entropy is None else entropy.mean(),
+            ratio.new_full((), np.nan) if entropy is None else entropy.mean(),
             factor.mean(),
             factor.min(),
             factor.max(),

@@ -62,12 +62,16 @@ def test_make_targets_that_the_docs_name_exist():
             assert f"\n{target}:" in makefile, target
 
 
-def test_architecture_example(tmp_path):
-    (code,) = blocks("docs/architecture.md", "python")
-    script = tmp_path / "add_an_algorithm.py"
-    script.write_text(code)
+EXAMPLES = [
+    (page, i) for page in ("docs/architecture.md", "docs/algorithm.md") for i in range(len(blocks(page, "python")))
+]
+
+
+@pytest.mark.parametrize(("page", "number"), EXAMPLES)
+def test_examples_of_the_docs(page, number, tmp_path):
+    script = tmp_path / "example.py"
+    script.write_text(blocks(page, "python")[number])
     run([sys.executable, str(script)], tmp_path)
-    assert (tmp_path / "runs" / "trpo" / "results.csv").is_file()
 
 
 def test_the_map_names_every_module():

@@ -39,9 +39,9 @@ def group_relative_advantages(
 
     :param returns: ``R_i``, shape (..., groups, group_size); each index of the leading axes is a batch of its own
     :param normalize: ``"batch"`` divides by the standard deviation of all advantages of the batch (whose mean
-        is 0 by construction); ``"group"`` by that of the group's returns, as GRPO does, which breaks the
-        guarantee of monotonic improvement; ``"none"`` leaves them as they are. Standard deviations are
-        those of the population (``ddof=0``).
+        is 0 by construction), which takes many groups to be unbiased; ``"group"`` by that of the group's
+        returns, as GRPO does, which breaks the guarantee of monotonic improvement; ``"none"`` leaves them as
+        they are. Standard deviations are those of the population (``ddof=0``).
     :param leave_one_out: take the mean of the other members (RLOO, arXiv:2402.14740), which is the same as
         multiplying by ``G / (G - 1)``, for G the number of members
     :param present: which members there are, same shape; None: all
@@ -98,8 +98,9 @@ def estimate_advantages(
     - ``"leave_one_out"``: the same against the mean of the other members
     - ``"reward_to_go"``: ``sum_{s >= t} gamma^(s - t) r_{i,s}``, at each turn less the mean of the group's
       members that reached the turn, and normalised over those. Less variance, as the past plays no part, but
-      biased: who reaches a turn depends on the policy, and its baseline is then not independent of the actions
-      before; for gamma < 1 it is also the gradient of no objective. See docs/theory.md.
+      turn t's expected gradient is scaled by a number that is the smaller, the fewer members reach it: its
+      direction changes only where turns or states share parameters. For gamma < 1 it is the gradient of no
+      objective. See docs/theory.md.
 
     :param rewards: ``r_{i,t}``, shape (turns, groups, group_size); 0 where an episode is over
     :param reached: which episodes reached which turn, same shape

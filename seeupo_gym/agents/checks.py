@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -11,88 +11,78 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from seeupo_gym.agents.advantages import ADVANTAGE_ESTIMATORS, NORMALIZATIONS
 from seeupo_gym.agents.networks import NonFiniteError
-from seeupo_gym.agents.staged import StageSettings
+from seeupo_gym.agents.sequential import UPDATE_ORDERS
+from seeupo_gym.agents.staged import SCHEDULES, StageSettings
+from seeupo_gym.agents.update_rules import UPDATE_RULES
+
+_AT_LEAST_ONE = ("n_groups", "n_epochs", "batch_size", "max_turns")
+_POSITIVE = ("advantage_clip", "target_kl", "max_grad_norm")
+_CHOICES = {
+    "advantage_estimator": ADVANTAGE_ESTIMATORS,
+    "normalize_advantage": NORMALIZATIONS,
+    "ratio_level": ("joint", "sequence", "token"),
+    "update_rule": UPDATE_RULES,
+    "turn_policies": ("separate", "shared"),
+    "update_order": UPDATE_ORDERS,
+    "schedule": SCHEDULES,
+}
 
 _SUPPORTED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _FLATTEN = "wrap the environment with gymnasium.wrappers.FlattenObservation"
 _ENCODE = "encode it as a Box with gymnasium.wrappers.TransformObservation"
 
 
-def check_settings(
-    group_size: int,
-    gamma: float,
-    at_least_one: dict[str, int | None],
-    positive: dict[str, float | None],
-    choices: dict[str, tuple[str, tuple[str, ...]]],
-) -> None:
+def check_settings(settings: Mapping[str, Any]) -> None:
     """
-    Refuse hyperparameters that make no sense.
+    Refuse hyperparameters that make no sense, by themselves or together.
 
-    :param group_size: at least 2
-    :param gamma: in (0, 1]
-    :param at_least_one: name -> value of the settings that count something; None is allowed
-    :param positive: name -> value of the settings that bound something; None is allowed
-    :param choices: name -> value and allowed values of the settings that are one of several words
+    :param settings: name -> value, named as in :class:`~seeupo_gym.agents.SeeUPO`; some may be missing
     :raises ValueError: names the setting, its value and what it can be
     """
+    group_size, gamma = settings.get("group_size", 2), settings.get("gamma", 1.0)
     if group_size < 2:
         raise ValueError(
             f"group_size must be at least 2, got {group_size}: an episode's advantage is its return less the mean "
             "of its group, which is always 0 in a group of one"
         )
-    for name, number in at_least_one.items():
+    for name in _AT_LEAST_ONE:
+        number = settings.get(name)
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}")
-    for name, bound in positive.items():
+    for name in _POSITIVE:
+        bound = settings.get(name)
         if bound is not None and not bound > 0.0:
             raise ValueError(f"{name} must be positive, got {bound}")
-    for name, (word, words) in choices.items():
-        if word not in words:
+    for name, words in _CHOICES.items():
+        word = settings.get(name, words[0])
+        if word not in words and not (name == "update_order" and not isinstance(word, str)):
             raise ValueError(f"{name} must be one of {words}, got {word!r}")
     if not 0.0 < gamma <= 1.0:
         raise ValueError(f"gamma must be in (0, 1], got {gamma}")
-
-
-def check_combinations(
-    update_rule: str,
-    kl_coef: float,
-    target_kl: float | None,
-    schedule: str,
-    schedule_kwargs: dict[str, Any] | None,
-    turn_policies: str,
-) -> None:
-    """
-    Refuse settings that need others; all parameters are settings of :class:`~seeupo_gym.agents.SeeUPO`.
-
-    :param update_rule: "kl_penalty" needs ``kl_coef``, "trust_region" needs ``target_kl``
-    :param kl_coef: coefficient of the KL penalty
-    :param target_kl: bound of the KL
-    :param schedule: "staged" needs separate turn policies
-    :param schedule_kwargs: only for "staged"
-    :param turn_policies: "separate" or "shared"
-    :raises ValueError: says what is missing
-    """
-    if update_rule == "kl_penalty" and not kl_coef > 0.0:
-        raise ValueError(
-            f'update_rule="kl_penalty" needs kl_coef > 0, got {kl_coef}: without it nothing bounds the step'
-        )
-    if update_rule == "trust_region" and target_kl is None:
+    rule, kl_coef = settings.get("update_rule"), settings.get("kl_coef", 0.0)
+    if rule == "kl_penalty" and not kl_coef > 0.0:
+        raise ValueError(f'update_rule="kl_penalty" needs kl_coef > 0, got {kl_coef}: nothing else bounds the step')
+    if rule == "trust_region" and settings.get("target_kl") is None:
         raise ValueError('update_rule="trust_region" needs target_kl, the bound of its steps (for example 0.01)')
-    if schedule != "staged":
-        if schedule_kwargs:
-            raise ValueError(f'schedule_kwargs are for schedule="staged", but schedule is {schedule!r}')
-        return
+    if settings.get("schedule") == "staged":
+        _check_stages(settings.get("schedule_kwargs") or {}, settings["turn_policies"])
+    elif settings.get("schedule_kwargs"):
+        raise ValueError(f'schedule_kwargs are for schedule="staged", but schedule is {settings["schedule"]!r}')
+
+
+def _check_stages(schedule_kwargs: dict[str, Any], turn_policies: str) -> None:
     if turn_policies != "separate":
         raise ValueError(
             'schedule="staged" needs turn_policies="separate": a finished turn cannot be frozen in a network that '
             "the other turns share"
         )
     known = {field.name for field in fields(StageSettings)}
-    unknown = sorted(set(schedule_kwargs or {}) - known)
+    unknown = sorted(set(schedule_kwargs) - known)
     if unknown:
         raise ValueError(f"schedule_kwargs has no entry {unknown[0]!r}; it has: {', '.join(sorted(known))}")
-    StageSettings(**(schedule_kwargs or {}))
+    StageSettings(**schedule_kwargs)
 
 
 def check_update_order(update_order: str | Sequence[int], n_turns: int) -> None:

@@ -21,20 +21,15 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedul
 from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from seeupo_gym.agents.advantages import (
-    ADVANTAGE_ESTIMATORS,
-    NORMALIZATIONS,
-    discounted_returns,
-    estimate_advantages,
-)
-from seeupo_gym.agents.checks import check_combinations, check_settings, check_spaces, check_update_order
+from seeupo_gym.agents.advantages import discounted_returns, estimate_advantages
+from seeupo_gym.agents.checks import check_settings, check_spaces, check_update_order
 from seeupo_gym.agents.collection import collect_groups
 from seeupo_gym.agents.networks import n_components
 from seeupo_gym.agents.policies import CnnPolicy, MlpPolicy, MultiInputPolicy, SeeUPOPolicy
 from seeupo_gym.agents.progress import ProgressBar
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
-from seeupo_gym.agents.sequential import UPDATE_ORDERS, UpdateSettings, sequential_update, turn_order
-from seeupo_gym.agents.staged import SCHEDULES, Stages, StageSettings
+from seeupo_gym.agents.sequential import UpdateSettings, sequential_update, turn_order
+from seeupo_gym.agents.staged import Stages, StageSettings
 from seeupo_gym.agents.streams import RandomStreams
 from seeupo_gym.agents.threads import SMALL_MATRIX, one_torch_thread
 from seeupo_gym.agents.turn_logging import (
@@ -45,14 +40,10 @@ from seeupo_gym.agents.turn_logging import (
     write_layout,
 )
 from seeupo_gym.agents.turns import find_horizon
-from seeupo_gym.agents.update_rules import UPDATE_RULES
 from seeupo_gym.envs.task import TaskEnv
 from seeupo_gym.envs.vector import SeedQueue, make_vec
 
 SelfSeeUPO = TypeVar("SelfSeeUPO", bound="SeeUPO")
-
-TURN_POLICIES = ("separate", "shared")
-RATIO_LEVELS = ("joint", "sequence", "token")
 
 
 class SeeUPO(BaseAlgorithm):
@@ -165,42 +156,6 @@ class SeeUPO(BaseAlgorithm):
         device: th.device | str = "auto",
         _init_setup_model: bool = True,
     ) -> None:
-        check_settings(
-            group_size=group_size,
-            gamma=gamma,
-            at_least_one={
-                "n_groups": n_groups,
-                "n_epochs": n_epochs,
-                "batch_size": batch_size,
-                "max_turns": max_turns,
-            },
-            positive={"advantage_clip": advantage_clip, "target_kl": target_kl, "max_grad_norm": max_grad_norm},
-            choices={
-                "advantage_estimator": (advantage_estimator, ADVANTAGE_ESTIMATORS),
-                "normalize_advantage": (normalize_advantage, NORMALIZATIONS),
-                "ratio_level": (ratio_level, RATIO_LEVELS),
-                "update_rule": (update_rule, UPDATE_RULES),
-                "turn_policies": (turn_policies, TURN_POLICIES),
-                "schedule": (schedule, SCHEDULES),
-                **({"update_order": (update_order, UPDATE_ORDERS)} if isinstance(update_order, str) else {}),
-            },
-        )
-        check_combinations(update_rule, kl_coef, target_kl, schedule, schedule_kwargs, turn_policies)
-        if isinstance(env, str):
-            made: gym.Env[Any, Any] = gym.make(env)
-            env = make_vec(env, n_groups * group_size) if isinstance(made.unwrapped, TaskEnv) else made
-        super().__init__(
-            policy,
-            env,
-            learning_rate=learning_rate,
-            policy_kwargs=policy_kwargs,
-            stats_window_size=stats_window_size,
-            tensorboard_log=tensorboard_log,
-            verbose=verbose,
-            device=device,
-            support_multi_env=True,
-            seed=seed,
-        )
         self.n_groups = n_groups
         self.group_size = group_size
         self.n_epochs = n_epochs
@@ -225,6 +180,22 @@ class SeeUPO(BaseAlgorithm):
         self.schedule_kwargs = schedule_kwargs
         self.independent_noise = independent_noise
         self.use_masking = use_masking
+        check_settings(vars(self))
+        if isinstance(env, str):
+            made: gym.Env[Any, Any] = gym.make(env)
+            env = make_vec(env, n_groups * group_size) if isinstance(made.unwrapped, TaskEnv) else made
+        super().__init__(
+            policy,
+            env,
+            learning_rate=learning_rate,
+            policy_kwargs=policy_kwargs,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            verbose=verbose,
+            device=device,
+            support_multi_env=True,
+            seed=seed,
+        )
         # Filled by _setup_model(), which load() calls again on a model that has them already.
         self.n_turns: int | None = None
         self.horizon_known = True

@@ -62,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Run the command line.
 
     :param argv: arguments; None: those of the process
-    :return: exit code: 0, 1 if a job of a benchmark failed, 2 for a user's error, 130 after Ctrl-C
+    :return: exit code: 0, 1 if a job of a benchmark or a claim of the theory failed, 2 for a user's error, 130
+        after Ctrl-C
     """
     try:
         arguments = _make_parser().parse_args(argv)
@@ -119,6 +120,13 @@ def _make_parser() -> argparse.ArgumentParser:
     bench.add_argument("--no-plots", action="store_true", help="draw no learning curves")
     _add_run_options(bench, set_help="setting of an algorithm (repeatable), for example --set ppo.n_epochs=5")
     bench.set_defaults(run=_benchmark)
+
+    theory = commands.add_parser("theory", help="check the theory on small MDPs, exactly")
+    theory.add_argument("--mdps", type=int, default=300, help="random MDPs (default %(default)s)")
+    theory.add_argument("--seed", type=int, default=0, help="default %(default)s")
+    theory.add_argument("--out", type=Path, default=Path("runs/theory"), help="folder (default %(default)s)")
+    theory.add_argument("--no-plots", action="store_true", help="draw no plots")
+    theory.set_defaults(run=_theory)
     return parser
 
 
@@ -299,6 +307,18 @@ def _benchmark(arguments: argparse.Namespace) -> int:
     for name, text in run.failures.items():
         print(f"{name} failed: {text.strip().splitlines()[-1]}", file=sys.stderr)
     return _JOB_FAILED if run.failures else 0
+
+
+def _theory(arguments: argparse.Namespace) -> int:
+    from seeupo_gym.baselines.plots import check_matplotlib
+    from seeupo_gym.theory.report import HEADER, NOTE, run_theory
+
+    if not arguments.no_plots:
+        check_matplotlib()
+    run = run_theory(arguments.mdps, arguments.seed, arguments.out, not arguments.no_plots, _report)
+    print(f"{format_table(HEADER, run.table())}\n{NOTE}\n")
+    print("written:", *run.paths, sep="\n  ")
+    return _JOB_FAILED if run.failed else 0
 
 
 def _report(text: str) -> None:

@@ -1,0 +1,196 @@
+"""Sweeps over the turns: in any order, with the factor of eq. 8 exact, clipped or left out, on exact expectations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from seeupo_gym.theory.mdp import Array, Mdp, Paths, action_values, expected_return, greedy, softmax
+from seeupo_gym.theory.surrogates import maximise_clipped
+
+EXACT, PAPER, NO_FACTOR = np.inf, 0.2, 0.0
+"""Values of ``factor_clip``: the product of ratios as it is, clipped as in the paper, and clipped to 1."""
+
+
+Tie = Literal["nothing", "states", "turns"]
+"""What has to have the same policy: nothing; all states of a turn, which then does not see them; all turns."""
+
+
+class TurnData(NamedTuple):
+    """What the update of one turn sees; each of shape (n, S, A), or (n, 1, A) where states are tied."""
+
+    old: Array
+    """The policy that collected the data."""
+    current: Array
+    """The policy to start from: the same, unless it is tied to a turn that was updated before."""
+    up: Array
+    """``E_old[F max(R - b, 0) 1{s,a}]``."""
+    down: Array
+    """``E_old[F max(b - R, 0) 1{s,a}]``."""
+    mass: Array
+    """``d_old(s) pi_old(a|s)``."""
+
+    @property
+    def advantage(self) -> Array:
+        """``E_old[F (R - b) | s,a]``: in reverse order Q of the mixed policy, up to a constant of the state."""
+        known = self.mass > 1e-200
+        return np.divide(self.up - self.down, self.mass, out=np.zeros_like(self.mass), where=known)
+
+
+Improve = Callable[[TurnData], Array]
+
+
+def clipped_maximum(eps: float) -> Improve:
+    """Maximise the expected clipped surrogate of eq. 6."""
+    return lambda turn: maximise_clipped(turn.old, turn.up, turn.down, eps)
+
+
+def exponentiated_step(step_size: float) -> Improve:
+    """``pi(a|s) proportional to pi(a|s) exp(step_size Q(s,a))``: the natural gradient of a softmax (Kakade 2001)."""
+    return lambda turn: _reweight(turn.current, step_size * turn.advantage)
+
+
+def gradient_step(step_size: float) -> Improve:
+    """One plain gradient step on the turn's surrogate, in the logits."""
+
+    def improve(turn: TurnData) -> Array:
+        weighted = (turn.up - turn.down) * _ratio(turn.current, turn.old)
+        gradient = weighted - turn.current * weighted.sum(axis=-1, keepdims=True)
+        return _reweight(turn.current, step_size * gradient)
+
+    return improve
+
+
+def greedy_step(turn: TurnData) -> Array:
+    """The best action of each state; actions that the data lack are avoided."""
+    return greedy(np.where(turn.mass > 0.0, turn.advantage, -np.inf))
+
+
+def _reweight(policy: Array, exponent: Array) -> Array:
+    return softmax(np.log(policy, out=np.full_like(policy, -np.inf), where=policy > 0.0) + exponent)
+
+
+def _ratio(new: Array, old: Array) -> Array:
+    return np.divide(new, old, out=np.ones_like(new), where=old > 0.0)
+
+
+def update_factor(factor: Array, ratio: Array, factor_clip: float) -> Array:
+    """Eq. 8 of arXiv:2602.06554: ``F <- clip(F clip(rho, 1 - delta, 1 + delta), 1 - delta, 1 + delta)``."""
+    low, high = 1.0 - factor_clip, 1.0 + factor_clip
+    return np.clip(factor * np.clip(ratio, low, high), low, high)
+
+
+def baseline(paths: Paths, probability: Array) -> Array:
+    """``E[R | s_0]`` along the paths, the mean of an infinitely large group: (n, (S A)^T)."""
+    total = paths.gather(probability * paths.returns, 0).sum(axis=2, keepdims=True)
+    chance = paths.gather(probability, 0).sum(axis=2, keepdims=True)
+    mean = np.divide(total, chance, out=np.zeros_like(total), where=chance > 0.0)
+    return paths.spread(np.repeat(mean, paths.n_actions, axis=2), 0)
+
+
+def sweep(
+    paths: Paths,
+    policy: Array,
+    order: Sequence[int],
+    improve: Improve,
+    factor_clip: float,
+    tie: Tie = "nothing",
+    weights: Array | None = None,
+) -> Array:
+    """
+    One iteration of Algorithm 1 (arXiv:2602.06554): each turn improves on ``E_old[rho_t F (R - b)]``, with F the
+    product of the ratios of the turns updated before it.
+
+    :param paths: the trajectories of n MDPs
+    :param policy: the policy that collects, shape (n, T, S, A)
+    :param order: turns, first to last
+    :param improve: the update of one turn
+    :param factor_clip: delta of eq. 8; ``EXACT``, ``NO_FACTOR``, with which the order plays no part and all turns
+        are in effect updated at the same time, or a number
+    :param tie: what has the same policy, in ``policy`` and after the sweep
+    :param weights: shares of the paths in a sample, shape (n, (S A)^T); None: their exact probabilities
+    :return: the new policy, shape (n, T, S, A)
+    """
+    new = policy.copy()
+    probability = paths.probability(policy) if weights is None else weights
+    advantage = paths.returns - baseline(paths, probability)
+    factor = np.ones_like(probability)
+    for turn in order:
+        weighted = probability * factor * advantage
+        parts = [
+            paths.gather(part, turn) for part in (np.maximum(weighted, 0.0), np.maximum(-weighted, 0.0), probability)
+        ]
+        old, current = policy[:, turn], new[:, turn]
+        if tie == "states":
+            old, current, parts = old[:, :1], current[:, :1], [part.sum(axis=1, keepdims=True) for part in parts]
+        improved = improve(TurnData(old, current, *parts))
+        if tie == "turns":
+            new[:] = improved[:, None]
+        else:
+            new[:, turn] = improved
+        if turn != order[-1]:  # no turn sees the last one's
+            factor = update_factor(factor, paths.spread(_ratio(new[:, turn], policy[:, turn]), turn), factor_clip)
+    return new
+
+
+def greedy_sweep(mdp: Mdp, policy: Array, order: Sequence[int], simultaneous: bool = False) -> Array:
+    """
+    Exact inner maximisation: each turn takes the best action on the exact Q of the policy of the other turns.
+
+    :param mdp: the MDPs
+    :param policy: shape (..., T, S, A)
+    :param order: turns, first to last
+    :param simultaneous: keep to the Q of the policy before the sweep (policy iteration, Howard 1960)
+    :return: the new policy, shape (..., T, S, A)
+    """
+    new = policy.copy()
+    for turn in order:
+        q = action_values(mdp, policy if simultaneous else new)
+        new[..., turn, :, :] = greedy(q[..., turn, :, :])
+    return new
+
+
+def factor_estimates(mdp: Mdp, paths: Paths, old: Array, new: Array, factor_clip: float) -> tuple[Array, Array]:
+    """
+    The M-weighted estimate (arXiv:2602.06554, eq. 4) of the return with turns t, ..., T-1 replaced, and its truth::
+
+        E_old[ rho_t F_{>t} (R - b) ] + E_old[b] = J(old before t, new from t on)
+
+    :param mdp: n MDPs
+    :param paths: their trajectories
+    :param old: the policy that collected, shape (n, T, S, A)
+    :param new: the policy that replaces it from the last turn on, same shape
+    :param factor_clip: delta of eq. 8 for the factor F
+    :return: estimates and exact returns, each of shape (T + 1, n): for t = T (nothing replaced), T-1, ..., 0
+    """
+    probability = paths.probability(old)
+    b = baseline(paths, probability)
+    base = (probability * b).sum(axis=1)
+    factor = np.ones_like(probability)
+    estimates, exact, mixed = [base], [expected_return(mdp, old)], old.copy()
+    for turn in range(paths.n_turns - 1, -1, -1):
+        ratio = paths.spread(_ratio(new[:, turn], old[:, turn]), turn)
+        estimates.append((probability * ratio * factor * (paths.returns - b)).sum(axis=1) + base)
+        mixed[:, turn] = new[:, turn]
+        exact.append(expected_return(mdp, mixed))
+        factor = update_factor(factor, ratio, factor_clip)
+    return np.array(estimates), np.array(exact)
+
+
+def iterate(mdp: Mdp, policy: Array, step: Callable[[Array], Array], n_sweeps: int) -> tuple[Array, Array]:
+    """
+    A number of sweeps, one after the other.
+
+    :param mdp: n MDPs
+    :param policy: the first policy, shape (n, T, S, A)
+    :param step: one sweep
+    :param n_sweeps: number of sweeps
+    :return: the return before and after each sweep, shape (n_sweeps + 1, n), and the last policy
+    """
+    returns = [expected_return(mdp, policy)]
+    for _ in range(n_sweeps):
+        policy = step(policy)
+        returns.append(expected_return(mdp, policy))
+    return np.array(returns), policy

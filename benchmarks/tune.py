@@ -14,7 +14,6 @@ from itertools import product
 from pathlib import Path
 
 from seeupo_gym.baselines import get_algorithm, register_algorithm, run_benchmark
-from seeupo_gym.baselines.benchmark import EQUAL_CONDITIONS
 
 ALGORITHMS = ("seeupo", "ppo", "a2c")
 ENV_IDS = ("seeupo_gym/ToolChain-v0", "seeupo_gym/CoordinationTrap-v0")
@@ -26,17 +25,18 @@ ENT_COEFS = (0.0, 0.1, 0.3)
 def main() -> None:
     """Run what is not finished yet, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--algos", nargs="+", default=ALGORITHMS)
     parser.add_argument("--out", type=Path, default=Path("runs/tune"))
     parser.add_argument("--steps", type=int, default=40_000)
     args = parser.parse_args()
 
     names: dict[str, tuple[str, float, float]] = {}
-    for algorithm, learning_rate, ent_coef in product(ALGORITHMS, LEARNING_RATES, ENT_COEFS):
+    for algorithm, learning_rate, ent_coef in product(args.algos, LEARNING_RATES, ENT_COEFS):
         spec = get_algorithm(algorithm)
         # A name becomes a folder, so without a point.
         name = f"{algorithm}-lr{learning_rate:.0e}-ent{100 * ent_coef:.0f}"
         tuned = {"learning_rate": learning_rate, "ent_coef": ent_coef}
-        settings = {**spec.settings, **EQUAL_CONDITIONS.get(algorithm, {}), **tuned}
+        settings = {**spec.settings, **tuned}
         register_algorithm(name, spec.entry_point, n_envs=spec.n_envs, settings=settings)
         names[name] = (algorithm, learning_rate, ent_coef)
     run = run_benchmark(list(names), ENV_IDS, SEEDS, args.steps, args.out, n_evals=10)

@@ -13,10 +13,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from stable_baselines3 import A2C
+from sb3_contrib import TRPO, MaskablePPO, RecurrentPPO
+from stable_baselines3 import A2C, PPO
 
 from seeupo_gym import SeeUPO
+from seeupo_gym.agents.threads import one_torch_thread
 from seeupo_gym.baselines import (
+    GRPO,
+    GSPO,
+    REINFORCE,
+    RLOO,
+    REINFORCEPlusPlus,
     algorithm_names,
     benchmark,
     evaluate,
@@ -33,9 +40,11 @@ from seeupo_gym.baselines.results import COLUMNS, SettingsDifferError, read_rows
 from seeupo_gym.baselines.watch import describe_policy
 from seeupo_gym.envs.reference import reference_scores
 from seeupo_gym.envs.task import HELD_OUT_SEED
+from seeupo_gym.envs.vector import TaskVecEnv, make_vec
 
 TRAP, CHAIN, TOOLS = "seeupo_gym/CoordinationTrap-v0", "seeupo_gym/ContextChain-v0", "seeupo_gym/ToolChain-v0"
 SMALL = {"n_groups": 4, "group_size": 4, "n_envs": 16}
+SMALL_ACTOR_CRITIC = {"n_envs": 4, "n_steps": 16, "batch_size": 16}
 
 
 class RaisingA2C(A2C):
@@ -43,9 +52,21 @@ class RaisingA2C(A2C):
         raise RuntimeError("out of luck")
 
 
+class HandingOnA2C(A2C):
+    def __init__(self, *args, n_steps=7, **kwargs):
+        super().__init__(*args, n_steps=n_steps, **kwargs)
+
+
 class DyingA2C(A2C):
     def train(self):
         os._exit(7)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As in the benchmark's workers: several threads for small networks wait for each other on a busy machine."""
+    with one_torch_thread():
+        yield
 
 
 @pytest.fixture
@@ -76,16 +97,35 @@ def small_job(out, algorithm="seeupo", env_id=TRAP, total_timesteps=256, setting
 # --- registry
 
 
-def test_every_registered_algorithm_is_made_with_its_settings():
-    assert algorithm_names()[:3] == ["seeupo", "ppo", "a2c"]
-    for name in ("seeupo", "ppo", "a2c"):
-        spec = get_algorithm(name)
-        model = spec.make_model(TRAP, seed=3)
-        assert type(model).__name__.lower() == name
-        assert model.n_envs == spec.n_envs
-        assert model.seed == 3
-        for setting, value in spec.settings.items():
-            assert getattr(model, setting) == value
+CLASSES = {
+    "seeupo": SeeUPO,
+    "ppo": PPO,
+    "a2c": A2C,
+    "seeupo_staged": SeeUPO,
+    "grpo": GRPO,
+    "gspo": GSPO,
+    "rloo": RLOO,
+    "reinforce": REINFORCE,
+    "reinforce_pp": REINFORCEPlusPlus,
+    "trpo": TRPO,
+    "recurrent_ppo": RecurrentPPO,
+    "maskable_ppo": MaskablePPO,
+}
+
+
+def test_the_registered_algorithms():
+    assert algorithm_names() == list(CLASSES)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_registered_algorithm_is_made_with_its_settings(name):
+    spec = get_algorithm(name)
+    model = spec.make_model(TRAP, seed=3)
+    assert type(model) is CLASSES[name]
+    assert model.n_envs == spec.n_envs
+    assert model.seed == 3
+    for setting, value in spec.settings.items():
+        assert getattr(model, setting) == value
 
 
 def test_a_registered_algorithm_can_be_looked_up_once(registered):
@@ -93,7 +133,7 @@ def test_a_registered_algorithm_can_be_looked_up_once(registered):
     assert get_algorithm("mine").make_model(TRAP, 0).n_envs == 2
     with pytest.raises(ValueError, match="registered already"):
         register_algorithm("mine", "stable_baselines3:PPO")
-    with pytest.raises(ValueError, match=r"unknown algorithm 'nope'; there are: seeupo, ppo, a2c, mine"):
+    with pytest.raises(ValueError, match=r"unknown algorithm 'nope'; there are: seeupo, ppo, a2c, .*, mine"):
         get_algorithm("nope")
     with pytest.raises(ValueError, match="letters, digits"):
         register_algorithm("../up", "stable_baselines3:PPO")
@@ -114,10 +154,36 @@ def test_settings_are_checked_and_completed_with_the_defaults():
         spec.with_settings({"n_envs": 0})
 
 
+def test_settings_of_base_classes_are_known_where_a_class_hands_them_on(registered):
+    spec = registered("handing_on", "test_baselines:HandingOnA2C")
+    assert spec.all_settings()["n_steps"] == 7  # its own default, not A2C's 5
+    assert spec.all_settings()["gae_lambda"] == 1.0
+    assert not {"args", "kwargs", "env"} & set(spec.all_settings())
+    assert spec.with_settings({"gae_lambda": 0.9}).make_model(TRAP, 0).gae_lambda == 0.9
+    with pytest.raises(ValueError, match="no setting 'kwargs'"):
+        spec.with_settings({"kwargs": {}})
+
+
+def test_fixed_settings_are_recorded_and_cannot_be_changed():
+    spec = get_algorithm("grpo").with_settings({"n_epochs": 2, "turn_policies": "separate"})
+    settings = spec.all_settings()
+    assert (settings["n_epochs"], settings["clip_range"], settings["ratio_level"]) == (2, 0.2, "token")
+    assert settings["turn_policies"] == "separate"
+    assert get_algorithm("grpo").all_settings()["turn_policies"] == "shared"
+    with pytest.raises(ValueError, match=r"grpo has no setting 'ratio_level'; it has: (?!.*ratio_level)"):
+        spec.with_settings({"ratio_level": "sequence"})
+
+
 def test_the_policy_follows_from_the_observation_space():
-    assert policy_for(gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)) == "CnnPolicy"
-    assert policy_for(gym.spaces.Dict(a=gym.spaces.Discrete(2))) == "MultiInputPolicy"
-    assert policy_for(gym.spaces.Discrete(2)) == "MlpPolicy"
+    spaces = [
+        gym.spaces.Box(0, 255, (36, 36, 3), np.uint8),
+        gym.spaces.Dict(a=gym.spaces.Discrete(2)),
+        gym.spaces.Discrete(2),
+    ]
+    for cls in (A2C, SeeUPO, GRPO, MaskablePPO):
+        assert [policy_for(space, cls) for space in spaces] == ["CnnPolicy", "MultiInputPolicy", "MlpPolicy"]
+    aliases = ["CnnLstmPolicy", "MultiInputLstmPolicy", "MlpLstmPolicy"]
+    assert [policy_for(space, RecurrentPPO) for space in spaces] == aliases
 
 
 def test_environment_names_and_errors():
@@ -190,6 +256,26 @@ def test_masks_go_to_models_that_were_trained_with_them(masked):
         assert not seen[0]["action_masks"][:, 4].any()  # nothing to submit yet
 
 
+def test_evaluation_hands_the_memory_of_a_recurrent_policy_on():
+    # As it is made, before it is trained to look at its observations alone.
+    model = RecurrentPPO("MlpLstmPolicy", make_vec(CHAIN, 4), policy_kwargs={"lstm_hidden_size": 16}, seed=0)
+
+    def play(keep_memory):
+        returns = []
+        for i in range(20):
+            env, state, done = gym.make(CHAIN), None, False
+            obs, _ = env.reset(seed=HELD_OUT_SEED + i)
+            while not done:
+                action, state = model.predict(obs, state if keep_memory else None, deterministic=True)
+                obs, reward, done, _, _ = env.step(int(action))
+            returns.append(reward)  # paid at the end
+        return returns
+
+    result = evaluate(model, CHAIN, n_episodes=20)
+    np.testing.assert_allclose(result.returns, play(keep_memory=True), rtol=1e-6)
+    assert play(keep_memory=False) != play(keep_memory=True)
+
+
 @pytest.mark.parametrize("algorithm", ["seeupo", "ppo"])
 def test_evaluation_leaves_training_as_it_was(algorithm):
     def trained(evaluated):
@@ -240,6 +326,44 @@ def test_a_job_evaluates_at_equally_spaced_steps_and_writes_its_files(tmp_path):
     assert isinstance(model, SeeUPO)
     assert info["env_id"] == TRAP
     assert evaluate(model, TRAP, 10).mean_return == pytest.approx(saved["evaluations"][-1]["score"])
+
+
+@pytest.mark.parametrize("algorithm", list(CLASSES)[3:])
+def test_every_algorithm_does_a_job(tmp_path, algorithm):
+    settings = SMALL if issubclass(CLASSES[algorithm], SeeUPO) else SMALL_ACTOR_CRITIC
+    if algorithm == "recurrent_ppo":
+        settings = {**settings, "policy_kwargs": {"lstm_hidden_size": 16}}  # 256 would take seconds
+    job = small_job(tmp_path, algorithm, TOOLS, 200, settings, n_evals=2)
+    result = run_job(job)
+    assert len(result["evaluations"]) == 3
+    assert result["timesteps"] >= 200
+    model, _ = load_model(job.folder / "model.zip")
+    assert type(model) is CLASSES[algorithm]
+    assert evaluate(model, TOOLS, 10).mean_return == pytest.approx(result["evaluations"][-1]["score"])
+
+
+@pytest.mark.parametrize("algorithm", ["maskable_ppo", "seeupo", "ppo"])
+def test_actions_are_valid_where_an_algorithm_uses_masks(tmp_path, monkeypatch, algorithm):
+    valid = []
+    step = TaskVecEnv.step_async
+
+    def watched(env, actions):
+        masks, lanes = env.action_masks(), np.flatnonzero(~env._parked)
+        tools, arguments = actions[lanes].T
+        n_tools = env.action_space.nvec[0]
+        valid.extend(masks[lanes, tools] & masks[lanes, n_tools + arguments])
+        step(env, actions)
+
+    monkeypatch.setattr(TaskVecEnv, "step_async", watched)
+    settings = SMALL if algorithm == "seeupo" else SMALL_ACTOR_CRITIC
+    run_job(small_job(tmp_path, algorithm, TOOLS, 200, settings))
+    assert len(valid) > 200
+    assert all(valid) == (algorithm != "ppo")
+
+
+def test_maskable_ppo_does_without_masks_where_there_are_none(tmp_path):
+    result = run_job(small_job(tmp_path, "maskable_ppo", TRAP, 64, SMALL_ACTOR_CRITIC, n_evals=1))
+    assert result["timesteps"] == 64
 
 
 def test_a_job_writes_evaluations_to_tensorboard(tmp_path):
@@ -345,6 +469,18 @@ def test_failing_jobs_are_reported_and_a_stopped_benchmark_continues(tmp_path, r
     with pytest.raises(SettingsDifferError, match="total_timesteps was 128, now 129"):
         run_benchmark(["seeupo"], seeds=[0], **{**arguments, "total_timesteps": 129})
     assert (tmp_path / "CoordinationTrap-v0/seeupo/seed_0/result.json").read_text() == first
+
+
+def test_algorithms_of_seeupo_get_no_masks_in_a_benchmark_unless_they_ask(registered):
+    registered("masked_seeupo", "seeupo_gym:SeeUPO", settings={"use_masking": True})
+    for name in algorithm_names():
+        spec = benchmark._on_equal_conditions(name)
+        if name == "masked_seeupo":
+            assert spec.settings["use_masking"] is True
+        elif issubclass(CLASSES[name], SeeUPO):
+            assert spec.settings == {**get_algorithm(name).settings, "use_masking": False}
+        else:
+            assert spec == get_algorithm(name)
 
 
 def test_ctrl_c_ends_the_workers_and_keeps_what_is_finished(tmp_path, monkeypatch):

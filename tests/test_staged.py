@@ -6,10 +6,14 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from seeupo_gym import SeeUPO, make_vec
 from seeupo_gym.agents.staged import Stages, StageSettings, act_in_stage
-from seeupo_gym.baselines.evaluation import evaluate
+from seeupo_gym.baselines import get_algorithm
+from seeupo_gym.baselines.cli import main
+from seeupo_gym.baselines.evaluation import evaluate, stage_note
+from seeupo_gym.baselines.jobs import Job, run_job, save_model
 
 TRAP = "seeupo_gym/CoordinationTrap-v0"
 TOOLS = "seeupo_gym/ToolChain-v0"
@@ -241,6 +245,30 @@ def test_notes_say_what_is_trained():
     assert "the last stage" in stages.note()
     stages.turn = -1
     assert stages.note() is None
+
+
+def test_evaluation_in_an_early_stage_says_so(tmp_path, capsys):
+    model = trap_model(turns=3).learn(48 * 6, callback=Recorder(stop_at=48 * 3))
+    save_model(model, tmp_path / "model.zip", get_algorithm("seeupo_staged"), TRAP, {"turns": 3})
+    for command in (
+        ["evaluate", str(tmp_path / "model.zip"), "--episodes", "2"],
+        ["watch", str(tmp_path / "model.zip")],
+    ):
+        assert main(command) == 0
+        assert "note: staged training is at turn 1 of 0 to 2: turn 0 is not trained yet" in capsys.readouterr().out
+    assert stage_note(model.learn(48 * 3)) is None
+    assert stage_note(SeeUPO("MlpPolicy", TRAP)) is None
+
+
+def test_tensorboard_shows_the_stage(tmp_path):
+    job = Job(get_algorithm("seeupo_staged"), TRAP, 0, 128 * 4 * 4, tmp_path, n_evals=4, n_eval_episodes=2)
+    run_job(job)
+    events = EventAccumulator(str(job.folder)).Reload()
+    assert [event.value for event in events.Scalars("train/stage_turn")] == [3, 2, 1, 0]
+    # Before training, within the iteration after a quarter, half and three quarters of the steps, and at the end.
+    assert [event.value for event in events.Scalars("eval/stage_turn")] == [3, 3, 2, 1, -1]
+    reached = [event.value for event in events.Scalars("train/stage_reached_fraction")]
+    assert reached == [1.0] * 4
 
 
 def test_the_short_trap_is_solved_in_stages():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from seeupo_gym.baselines.benchmark import BenchmarkRun, run_benchmark
+    from seeupo_gym.baselines.critic_free import GRPO, GSPO, REINFORCE, RLOO, REINFORCEPlusPlus
     from seeupo_gym.baselines.evaluation import Evaluation, evaluate
     from seeupo_gym.baselines.plots import plot_learning_curves
     from seeupo_gym.baselines.registry import AlgorithmSpec, algorithm_names, get_algorithm, register_algorithm
@@ -16,6 +17,11 @@ _LAZY = {
     "AlgorithmSpec": "registry",
     "BenchmarkRun": "benchmark",
     "Evaluation": "evaluation",
+    "GRPO": "critic_free",
+    "GSPO": "critic_free",
+    "REINFORCE": "critic_free",
+    "REINFORCEPlusPlus": "critic_free",
+    "RLOO": "critic_free",
     "algorithm_names": "registry",
     "evaluate": "evaluation",
     "get_algorithm": "registry",
@@ -25,9 +31,14 @@ _LAZY = {
 }
 
 __all__ = [
+    "GRPO",
+    "GSPO",
+    "REINFORCE",
+    "RLOO",
     "AlgorithmSpec",
     "BenchmarkRun",
     "Evaluation",
+    "REINFORCEPlusPlus",
     "algorithm_names",
     "evaluate",
     "get_algorithm",

@@ -8,7 +8,7 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,13 +16,14 @@ from typing import Any, Protocol
 
 import torch as th
 
+from seeupo_gym.agents import SeeUPO
 from seeupo_gym.baselines.jobs import Job, run_job
 from seeupo_gym.baselines.registry import AlgorithmSpec, check_env, env_name, get_algorithm
 from seeupo_gym.baselines.results import RESULT_FILE, check_same_settings, merge_results
 from seeupo_gym.envs.task import HELD_OUT_SEED
 
-# PPO and A2C know no invalid-action masks, so in a benchmark SeeUPO gets none either.
-EQUAL_CONDITIONS: dict[str, dict[str, Any]] = {"seeupo": {"use_masking": False}}
+# PPO and A2C know no invalid-action masks, so in a benchmark SeeUPO and its subclasses get none either.
+EQUAL_CONDITIONS: dict[str, Any] = {"use_masking": False}
 
 _DONE, _FAILED = "done", "failed"
 
@@ -71,8 +72,9 @@ def run_benchmark(
     Train every algorithm on every environment with every seed, and evaluate on held-out seeds on the way.
 
     All runs get the same number of environment steps; training ends at the first point at which an algorithm
-    can stop after them, and the real number is recorded. For equal conditions SeeUPO runs with
-    ``use_masking=False``, as PPO and A2C know no invalid-action masks.
+    can stop after them, and the real number is recorded. For equal conditions SeeUPO and its subclasses run with
+    ``use_masking=False`` unless their settings say otherwise, as PPO and A2C know no invalid-action masks.
+    "maskable_ppo", as its name says, uses the masks of environments that have them.
 
     Under ``out`` each run has a folder ``environment/algorithm/seed_0`` with TensorBoard events, ``model.zip``
     and ``result.json``; ``results.csv`` and ``results.json`` hold all runs and are rewritten whenever one
@@ -100,10 +102,7 @@ def run_benchmark(
     stray = sorted((set(settings or {}) - set(algorithms)) | (set(env_kwargs or {}) - set(env_ids)))
     if stray:
         raise ValueError(f"there are settings for {stray[0]!r}, which takes no part in this benchmark")
-    specs = [
-        get_algorithm(name).with_settings({**EQUAL_CONDITIONS.get(name, {}), **(settings or {}).get(name, {})})
-        for name in algorithms
-    ]
+    specs = [_on_equal_conditions(name).with_settings((settings or {}).get(name, {})) for name in algorithms]
     jobs = plan_jobs(specs, env_ids, seeds, total_timesteps, Path(out), n_evals, n_eval_episodes, env_kwargs or {})
     if n_workers is not None and n_workers < 1:
         raise ValueError(f"n_workers must be at least 1, got {n_workers}")
@@ -120,6 +119,13 @@ def run_benchmark(
         bar.close()
         run.results = merge_results(Path(out))
     return run
+
+
+def _on_equal_conditions(algorithm: str) -> AlgorithmSpec:
+    spec = get_algorithm(algorithm)
+    if not issubclass(spec.load_class(), SeeUPO):
+        return spec
+    return replace(spec, settings={**EQUAL_CONDITIONS, **spec.settings})
 
 
 def plan_jobs(

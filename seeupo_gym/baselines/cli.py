@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
+    from stable_baselines3.common.base_class import BaseAlgorithm
+
     from seeupo_gym.baselines.benchmark import BenchmarkRun
 
 _ERROR, _JOB_FAILED, _INTERRUPTED = 2, 1, 130
@@ -88,7 +90,7 @@ def _make_parser() -> argparse.ArgumentParser:
     envs.set_defaults(run=_envs)
 
     train = commands.add_parser("train", help="train one algorithm on one environment")
-    train.add_argument("algo", help="seeupo, ppo or a2c")
+    train.add_argument("algo", help="a registered algorithm, for example seeupo or ppo")
     train.add_argument("env", help="registered id, for example seeupo_gym/ToolChain-v0")
     train.add_argument("--steps", type=int, default=100_000, help="environment steps (default %(default)s)")
     train.add_argument("--seed", type=int, default=0, help="default %(default)s")
@@ -228,6 +230,14 @@ def _print_scores(score: float, normalized: float | None, success_rate: float | 
     print(", ".join([*parts, f"{length:.1f} turns"]))
 
 
+def _print_stage_note(model: BaseAlgorithm) -> None:
+    from seeupo_gym.baselines.evaluation import stage_note
+
+    note = stage_note(model)
+    if note is not None:
+        print(f"note: {note}")
+
+
 def _evaluate(arguments: argparse.Namespace) -> int:
     from seeupo_gym.baselines.evaluation import evaluate
     from seeupo_gym.baselines.jobs import load_model
@@ -242,6 +252,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     normalized = None if reference is None else normalize(result.mean_return, reference)
     last_seed = first_seed + arguments.episodes - 1
     print(f"{info['algorithm']} on {env_id}, {arguments.episodes} episodes (seeds {first_seed} to {last_seed}):")
+    _print_stage_note(model)
     _print_scores(result.mean_return, normalized, result.success_rate, result.mean_length)
     return 0
 
@@ -254,6 +265,7 @@ def _watch(arguments: argparse.Namespace) -> int:
     model, info = load_model(arguments.model)
     seed = HELD_OUT_SEED if arguments.seed is None else arguments.seed
     print(f"{info['algorithm']} on {info['env_id']}, trained for {info['timesteps']:,} steps\n")
+    _print_stage_note(model)
     for text in watch_episode(model, info["env_id"], seed, not arguments.sample, **info["env_kwargs"]):
         print(text)
     return 0

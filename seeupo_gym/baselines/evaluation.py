@@ -13,6 +13,7 @@ from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_suppo
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
+from seeupo_gym.agents.staged import Stages
 from seeupo_gym.envs.episodes import EpisodeLanes
 from seeupo_gym.envs.task import HELD_OUT_SEED, TaskEnv
 from seeupo_gym.envs.vector import make_vec
@@ -97,9 +98,21 @@ def uses_masks(model: BaseAlgorithm) -> bool:
     Tell whether a model was trained with invalid-action masks.
 
     :param model: any SB3 model
-    :return: True for sb3-contrib's MaskablePPO, and for SeeUPO if its environment had masks and it used them
+    :return: True for sb3-contrib's MaskablePPO, and for SeeUPO and its subclasses if their environment had masks and
+        they used them
     """
     return bool(getattr(model, "masked", type(model).__name__.startswith("Maskable")))
+
+
+def stage_note(model: BaseAlgorithm) -> str | None:
+    """
+    Tell what is not trained yet in a model of the staged schedule, whose results are those of a part of it.
+
+    :param model: any SB3 model
+    :return: one sentence; None if there is nothing to say
+    """
+    stages: Stages | None = getattr(model, "stages", None)
+    return None if stages is None else stages.note()
 
 
 def _play(model: BaseAlgorithm, env: VecEnv, seeds: NDArray[np.int64], deterministic: bool) -> Evaluation:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from sb3_contrib.common.maskable.utils import is_masking_supported
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
@@ -151,6 +153,9 @@ class EvaluationCallback(BaseCallback):
         # Not through logger.dump(), which would write the algorithm's half-collected values too.
         values = {f"eval/{name}": row[name] for name in ("score", "normalized_score", "success_rate", "episode_length")}
         values = {name: value for name, value in values.items() if value is not None}
+        stages = getattr(self.model, "stages", None)
+        if stages is not None:  # of the staged schedule, whose early turns are not trained yet
+            values["eval/stage_turn"] = stages.turn
         for output in self.logger.output_formats:
             output.write(values, dict.fromkeys(values, ()), self.model.num_timesteps)
         self._clock = time.perf_counter()
@@ -174,7 +179,7 @@ def run_job(job: Job, report: ProgressReport | None = None) -> dict[str, Any]:
     try:
         model.set_logger(logger)
         started = time.perf_counter()
-        model.learn(job.total_timesteps, callback=callback)
+        model.learn(job.total_timesteps, callback=callback, **_learn_arguments(model))
         callback.evaluate()
         wall_time = time.perf_counter() - started
     except BaseException:  # Ctrl-C too
@@ -197,6 +202,12 @@ def run_job(job: Job, report: ProgressReport | None = None) -> dict[str, Any]:
     }
     write_json(job.folder / RESULT_FILE, result)
     return result
+
+
+def _learn_arguments(model: BaseAlgorithm) -> dict[str, Any]:
+    """MaskablePPO is told when it learns, not when it is made, that its environment has no masks; else it refuses."""
+    asks = "use_masking" in signature(model.learn).parameters
+    return {"use_masking": model.env is not None and is_masking_supported(model.env)} if asks else {}
 
 
 def save_model(

@@ -4,8 +4,8 @@ The table of algorithms: a name, where the class is, and the settings it runs wi
 Adding one takes three lines, anywhere before the benchmark is started (worker processes get the entry itself)::
 
     from seeupo_gym.baselines import register_algorithm, run_benchmark
-    register_algorithm("trpo", "sb3_contrib:TRPO", n_envs=16, settings={"n_steps": 128, "gamma": 1.0})
-    run_benchmark(["seeupo", "trpo"], ["seeupo_gym/ToolChain-v0"], seeds=[0, 1], total_timesteps=50_000, out="runs")
+    register_algorithm("long_a2c", "stable_baselines3:A2C", n_envs=16, settings={"n_steps": 32, "gamma": 1.0})
+    run_benchmark(["a2c", "long_a2c"], ["seeupo_gym/ToolChain-v0"], seeds=[0, 1], total_timesteps=50_000, out="runs")
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AlgorithmSpec:
 
     :param name: name in tables, plots and folders
     :param entry_point: ``"module:Class"``, imported when a model is made
-    :param policy: policy alias; ``"auto"``: Mlp, Cnn or MultiInput, as the observation space needs
+    :param policy: policy alias; ``"auto"``: the class's for Mlp, Cnn or MultiInput, as the observation space needs
     :param n_envs: number of environments it trains in
     :param settings: constructor arguments that differ from the class's defaults
     """
@@ -72,9 +72,10 @@ class AlgorithmSpec:
 
         :return: constructor argument -> value
         """
-        parameters = signature(self.load_class().__init__).parameters
-        defaults = {name: p.default for name, p in parameters.items() if p.default is not Parameter.empty}
-        return {k: v for k, v in {**defaults, "device": _DEVICE, **self.settings}.items() if k not in _RESERVED}
+        algorithm_class = self.load_class()
+        settings = {**constructor_defaults(algorithm_class), "device": _DEVICE, **self.settings}
+        settings |= _fixed_settings(algorithm_class)
+        return {k: v for k, v in settings.items() if v is not Parameter.empty and k not in _RESERVED}
 
     def with_settings(self, changes: Mapping[str, Any]) -> AlgorithmSpec:
         """
@@ -82,9 +83,10 @@ class AlgorithmSpec:
 
         :param changes: constructor arguments, and also ``n_envs`` and ``policy``
         :return: the changed entry
-        :raises ValueError: for a name that the class does not know
+        :raises ValueError: for a name that the class does not know, or whose value it fixes
         """
-        known = set(signature(self.load_class().__init__).parameters) - {"self", "args", "kwargs", *_RESERVED}
+        algorithm_class = self.load_class()
+        known = set(constructor_defaults(algorithm_class)) - set(_RESERVED) - set(_fixed_settings(algorithm_class))
         unknown = sorted(set(changes) - known - {"n_envs", "policy"})
         if unknown:
             raise ValueError(
@@ -110,20 +112,48 @@ class AlgorithmSpec:
         :return: the model
         """
         env = make_vec(env_id, self.n_envs, seed, **(env_kwargs or {}))
-        policy = policy_for(env.observation_space) if self.policy == AUTO else self.policy
-        return self.load_class()(policy, env, seed=seed, **{"device": _DEVICE, **self.settings, **arguments})
+        algorithm_class = self.load_class()
+        policy = policy_for(env.observation_space, algorithm_class) if self.policy == AUTO else self.policy
+        return algorithm_class(policy, env, seed=seed, **{"device": _DEVICE, **self.settings, **arguments})
 
 
-def policy_for(observation_space: spaces.Space[Any]) -> str:
+def policy_for(observation_space: spaces.Space[Any], algorithm_class: type[BaseAlgorithm]) -> str:
     """
     Choose the policy alias for an observation space.
 
     :param observation_space: the environment's
-    :return: "MultiInputPolicy" for Dict, "CnnPolicy" for images, else "MlpPolicy"
+    :param algorithm_class: the algorithm
+    :return: "MultiInputPolicy" for Dict, "CnnPolicy" for images, else "MlpPolicy"; or what the class has instead, for
+        example "MlpLstmPolicy"
     """
+    kind = "Cnn" if is_image_space(observation_space) else "Mlp"
     if isinstance(observation_space, spaces.Dict):
-        return "MultiInputPolicy"
-    return "CnnPolicy" if is_image_space(observation_space) else "MlpPolicy"
+        kind = "MultiInput"
+    return next((alias for alias in algorithm_class.policy_aliases if alias.startswith(kind)), f"{kind}Policy")
+
+
+def constructor_defaults(algorithm_class: type[BaseAlgorithm]) -> dict[str, Any]:
+    """
+    Tell what a constructor takes, also what it hands on to those of its base classes as ``**kwargs``.
+
+    :param algorithm_class: an algorithm
+    :return: argument -> default, or ``Parameter.empty`` where there is none
+    """
+    defaults: dict[str, Any] = {}
+    for base in algorithm_class.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        parameters = signature(vars(base)["__init__"]).parameters.values()
+        named = [p for p in parameters if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
+        defaults = {**{p.name: p.default for p in named if p.name != "self"}, **defaults}
+        if all(p.kind is not Parameter.VAR_KEYWORD for p in parameters):
+            break
+    return {**defaults, **getattr(algorithm_class, "default_settings", {})}
+
+
+def _fixed_settings(algorithm_class: type[BaseAlgorithm]) -> dict[str, Any]:
+    """Arguments that have one value only, as they make the algorithm what it is; see ``baselines/critic_free.py``."""
+    return dict(getattr(algorithm_class, "fixed_settings", {}))
 
 
 def env_name(env_id: str) -> str:
@@ -211,20 +241,27 @@ def algorithm_names() -> list[str]:
     return list(_ALGORITHMS)
 
 
-# Chosen by benchmarks/tune.py: for each algorithm the same grid of learning_rate (1e-3, 3e-3, 1e-2) and ent_coef (0,
-# 0.1, 0.3), on the two tasks of the demo, 40,000 steps, seeds 100 and 101; taken is the best final score, among equals
-# the best mean over all evaluations. docs/benchmarks.md has the table. The tasks pay whole episodes, so gamma is 1 for
-# all; what else differs from the classes' defaults is the number of environments and, with it, PPO's batch.
-register_algorithm(
-    "seeupo",
-    "seeupo_gym.agents:SeeUPO",
-    n_envs=128,
-    settings={"n_groups": 16, "group_size": 8, "learning_rate": 1e-2, "ent_coef": 0.1},
-)
-register_algorithm(
-    "ppo",
-    "stable_baselines3:PPO",
-    n_envs=16,
-    settings={"n_steps": 128, "batch_size": 256, "learning_rate": 1e-3, "ent_coef": 0.1, "gamma": 1.0},
-)
+# The settings of these three were chosen by benchmarks/tune.py: for each the same grid of learning_rate (1e-3,
+# 3e-3, 1e-2) and ent_coef (0, 0.1, 0.3), on the two tasks of the demo, 40,000 steps, seeds 100 and 101; taken is the
+# best final score, among equals the best mean over all evaluations. docs/benchmarks.md has the table. The tasks pay
+# whole episodes, so gamma is 1 for all; what else differs from the classes' defaults is the number of environments and,
+# with it, PPO's batch.
+_SEEUPO: dict[str, Any] = {"n_groups": 16, "group_size": 8, "learning_rate": 1e-2, "ent_coef": 0.1}
+_PPO: dict[str, Any] = {"n_steps": 128, "batch_size": 256, "learning_rate": 1e-3, "ent_coef": 0.1, "gamma": 1.0}
+register_algorithm("seeupo", "seeupo_gym.agents:SeeUPO", n_envs=128, settings=_SEEUPO)
+register_algorithm("ppo", "stable_baselines3:PPO", n_envs=16, settings=_PPO)
 register_algorithm("a2c", "stable_baselines3:A2C", n_envs=16, settings={"learning_rate": 3e-3, "gamma": 1.0})
+
+# These are not tuned: the relatives of SeeUPO have its settings and those of PPO have PPO's, which need not suit them
+# (the advantages of RLOO and REINFORCE are not normalised, so that the same ent_coef weighs more). TRPO has no entropy
+# bonus; its learning rate and its batches are those of its critic.
+_TRPO = {name: value for name, value in _PPO.items() if name != "ent_coef"}
+register_algorithm("seeupo_staged", "seeupo_gym.agents:SeeUPO", n_envs=128, settings={**_SEEUPO, "schedule": "staged"})
+register_algorithm("grpo", "seeupo_gym.baselines.critic_free:GRPO", n_envs=128, settings=_SEEUPO)
+register_algorithm("gspo", "seeupo_gym.baselines.critic_free:GSPO", n_envs=128, settings=_SEEUPO)
+register_algorithm("rloo", "seeupo_gym.baselines.critic_free:RLOO", n_envs=128, settings=_SEEUPO)
+register_algorithm("reinforce", "seeupo_gym.baselines.critic_free:REINFORCE", n_envs=128, settings=_SEEUPO)
+register_algorithm("reinforce_pp", "seeupo_gym.baselines.critic_free:REINFORCEPlusPlus", n_envs=128, settings=_SEEUPO)
+register_algorithm("trpo", "sb3_contrib:TRPO", n_envs=16, settings=_TRPO)
+register_algorithm("recurrent_ppo", "sb3_contrib:RecurrentPPO", n_envs=16, settings=_PPO)
+register_algorithm("maskable_ppo", "sb3_contrib:MaskablePPO", n_envs=16, settings=_PPO)

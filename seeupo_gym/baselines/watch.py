@@ -89,7 +89,7 @@ def describe_policy(model: BaseAlgorithm, obs: Any, turn: int, masks: NDArray[np
     :return: one line; empty if the policy has no distribution over actions
     """
     policy: Any = model.policy
-    if not hasattr(policy, "get_distribution"):
+    if not hasattr(policy, "get_distribution") or hasattr(policy, "lstm_actor"):  # that one would want its memory
         return ""
     with th.no_grad():
         obs_tensor, _ = policy.obs_to_tensor(obs)

@@ -1,0 +1,180 @@
+"""
+Critic-free algorithms to compare with: each is a named setting of the engine of SeeUPO.
+
+In the objectives below B groups of G episodes are sampled, the members of a group from one initial state. R_i is the
+return of episode i, mean(R) and std(R) are over its group, T_i is its number of turns and ``N = sum_i T_i`` that of
+rows. An action has K components (tokens), rho is its probability now over that at collection, and ``rho^k`` that of
+component k. All turns are in one loss, a mean over the rows of all turns and episodes; the papers, for language models,
+take means over the tokens of a response, and most add a KL penalty to a pretrained model, which there is none of here.
+
+What is said of guarantees is about expectations, the undiscounted return and the plain objective: no entropy bonus, KL
+penalty, ``advantage_clip``, ``batch_size`` or ``max_grad_norm``. N is a constant factor where all episodes have the
+same length; where lengths vary, it is random and biases a gradient of B groups by O(1 / B). ``docs/theory.md`` has the
+measurements, and ``docs/algorithm.md`` the table.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from stable_baselines3.common.type_aliases import GymEnv
+
+from seeupo_gym.agents.policies import SeeUPOPolicy
+from seeupo_gym.agents.seeupo import SeeUPO
+
+# What all of them are: the papers know one policy and one loss, without an order of turns.
+_ONE_LOSS = {"update_order": "simultaneous", "schedule": "sweep"}
+
+
+class NamedSetting(SeeUPO):
+    """
+    SeeUPO with some settings fixed. As in the papers one network plays all turns, unless ``turn_policies="separate"``.
+
+    ``factor_clip`` has no effect, as turns that move together carry no factors over.
+
+    :param policy: see :class:`~seeupo_gym.agents.SeeUPO`
+    :param env: see :class:`~seeupo_gym.agents.SeeUPO`
+    :param settings: all other settings are those of :class:`~seeupo_gym.agents.SeeUPO`
+    :raises ValueError: if a fixed setting is given another value
+    """
+
+    fixed_settings: ClassVar[dict[str, Any]] = _ONE_LOSS
+    default_settings: ClassVar[dict[str, Any]] = {"turn_policies": "shared"}
+
+    def __init__(self, policy: str | type[SeeUPOPolicy], env: GymEnv | str | None, **settings: Any) -> None:
+        for name, value in self.fixed_settings.items():
+            if settings.get(name, value) != value:
+                raise ValueError(
+                    f"{type(self).__name__} is SeeUPO with {name}={value!r}, got {settings[name]!r}: "
+                    "for other combinations use SeeUPO"
+                )
+        super().__init__(policy, env, **{**self.default_settings, **settings, **self.fixed_settings})
+
+
+class GRPO(NamedSetting):
+    """
+    Group Relative Policy Optimization (Shao et al., DeepSeekMath, arXiv:2402.03300), without its KL penalty::
+
+        J = 1/N sum_i sum_t 1/K sum_k min(rho_it^k A_i, clip(rho_it^k, 1 - eps, 1 + eps) A_i)
+        A_i = (R_i - mean(R)) / std(R)
+
+    Guarantees. Single turn: none of monotonic improvement, as dividing by the group's standard deviation biases the
+    gradient, whose expectation can even point the wrong way. Several turns: none either.
+
+    :param policy: see :class:`~seeupo_gym.agents.SeeUPO`
+    :param env: see :class:`~seeupo_gym.agents.SeeUPO`
+    :param settings: all other settings are those of :class:`~seeupo_gym.agents.SeeUPO`
+    """
+
+    fixed_settings: ClassVar[dict[str, Any]] = {
+        **_ONE_LOSS,
+        "advantage_estimator": "group_mean",
+        "normalize_advantage": "group",
+        "ratio_level": "token",
+        "update_rule": "clip",
+    }
+
+
+class GSPO(NamedSetting):
+    """
+    Group Sequence Policy Optimization (Zheng et al., arXiv:2507.18071)::
+
+        J = 1/N sum_i sum_t min(s_it A_i, clip(s_it, 1 - eps, 1 + eps) A_i),   s_it = rho_it^(1/K)
+        A_i = (R_i - mean(R)) / std(R)
+
+    For actions of one component it is :class:`GRPO`.
+
+    Guarantees. Single turn: none of monotonic improvement, as dividing by the group's standard deviation biases the
+    gradient, whose expectation can even point the wrong way. Several turns: none either.
+
+    :param policy: see :class:`~seeupo_gym.agents.SeeUPO`
+    :param env: see :class:`~seeupo_gym.agents.SeeUPO`
+    :param settings: all other settings are those of :class:`~seeupo_gym.agents.SeeUPO`
+    """
+
+    fixed_settings: ClassVar[dict[str, Any]] = {
+        **_ONE_LOSS,
+        "advantage_estimator": "group_mean",
+        "normalize_advantage": "group",
+        "ratio_level": "sequence",
+        "update_rule": "clip",
+    }
+
+
+class RLOO(NamedSetting):
+    """
+    REINFORCE Leave-One-Out (Ahmadian et al., arXiv:2402.14740)::
+
+        J = 1/N sum_i sum_t A_i log pi(a_it | h_it),   A_i = R_i - mean of R_j over the other members j of the group
+
+    One pass over the data, without a ratio: ``n_epochs`` and the clip ranges have no effect.
+
+    Guarantees. Single turn: it follows the true policy gradient, and so converges to a stationary point with suitable
+    step sizes; for a tabular softmax policy that is the global optimum, in the sense of arXiv:2602.06554. Several
+    turns: it still follows the true gradient, to a stationary point, but with all turns moving at once and sharing a
+    network, a step of finite size carries no guarantee of monotonic improvement.
+
+    :param policy: see :class:`~seeupo_gym.agents.SeeUPO`
+    :param env: see :class:`~seeupo_gym.agents.SeeUPO`
+    :param settings: all other settings are those of :class:`~seeupo_gym.agents.SeeUPO`
+    """
+
+    fixed_settings: ClassVar[dict[str, Any]] = {
+        **_ONE_LOSS,
+        "advantage_estimator": "leave_one_out",
+        "normalize_advantage": "none",
+        "ratio_level": "joint",
+        "update_rule": "reinforce",
+    }
+
+
+class REINFORCE(NamedSetting):
+    """
+    REINFORCE (Williams, "Simple statistical gradient-following algorithms", 1992) with the group's mean as baseline::
+
+        J = 1/N sum_i sum_t A_i log pi(a_it | h_it),   A_i = R_i - mean(R)
+
+    One pass over the data, without a ratio: ``n_epochs`` and the clip ranges have no effect.
+
+    Guarantees: those of :class:`RLOO`, whose gradient times (G - 1) / G is this one, as an episode's own return is part
+    of its baseline.
+
+    :param policy: see :class:`~seeupo_gym.agents.SeeUPO`
+    :param env: see :class:`~seeupo_gym.agents.SeeUPO`
+    :param settings: all other settings are those of :class:`~seeupo_gym.agents.SeeUPO`
+    """
+
+    fixed_settings: ClassVar[dict[str, Any]] = {
+        **_ONE_LOSS,
+        "advantage_estimator": "group_mean",
+        "normalize_advantage": "none",
+        "ratio_level": "joint",
+        "update_rule": "reinforce",
+    }
+
+
+class REINFORCEPlusPlus(NamedSetting):
+    """
+    REINFORCE++ (Hu et al., arXiv:2501.03262) in its variant "REINFORCE++-Baseline", with the group's mean as baseline
+    and without its KL penalty::
+
+        J = 1/N sum_i sum_t 1/K sum_k min(rho_it^k A_i, clip(rho_it^k, 1 - eps, 1 + eps) A_i)
+        A_i = (R_i - mean(R)) / standard deviation of R_j - mean(R) over all episodes j of the batch
+
+    Guarantees. Single turn: arXiv:2602.06554 says that clipping with group-relative advantages loses PPO's monotonic
+    improvement; ``docs/theory.md`` says where it does and where not. The one standard deviation of a large batch is a
+    mere factor, that of few groups biases the gradient as the group's does. Several turns, all moving at once and
+    sharing a network: no guarantee of monotonic improvement.
+
+    :param policy: see :class:`~seeupo_gym.agents.SeeUPO`
+    :param env: see :class:`~seeupo_gym.agents.SeeUPO`
+    :param settings: all other settings are those of :class:`~seeupo_gym.agents.SeeUPO`
+    """
+
+    fixed_settings: ClassVar[dict[str, Any]] = {
+        **_ONE_LOSS,
+        "advantage_estimator": "group_mean",
+        "normalize_advantage": "batch",
+        "ratio_level": "token",
+        "update_rule": "clip",
+    }

@@ -91,11 +91,12 @@ def test_links_lead_somewhere(page):
 
 def test_benchmark_commands_are_valid(tmp_path):
     """The commands of docs/benchmarks.md with as few steps as possible; the learning table's environments and names."""
-    (throughput, benchmark, tune) = (block.strip() for block in blocks("docs/benchmarks.md", "bash"))
+    (throughput, benchmark, staged, tune) = (block.strip() for block in blocks("docs/benchmarks.md", "bash"))
     run([sys.executable, *shlex.split(throughput)[1:], "--repeats", "1", "--scale", "0.01"], ROOT)
     arguments = shlex.split(benchmark)[1:]
     for option, value in (("--steps", "100"), ("--out", str(tmp_path))):
         arguments[arguments.index(option) + 1] = value
     arguments[arguments.index("--seeds") + 1 : arguments.index("--steps")] = ["0"]
     run([str(BIN / "seeupo-gym"), *arguments, "--evals", "1", "--episodes", "2"], tmp_path)
+    run([sys.executable, *shlex.split(staged)[1:], "--seeds", "1", "--scale", "0"], ROOT)
     run([sys.executable, *shlex.split(tune)[1:], "--help"], ROOT)

@@ -21,7 +21,7 @@ from seeupo_gym.envs.task import HELD_OUT_SEED, Task
 from seeupo_gym.envs.tool_chain import NEEDS_INPUT, NONE, NOT_FOUND, OK, REFUSED, TIMEOUT, ToolChain
 from seeupo_gym.envs.tool_chain_world import LEVELS, TOOLS, TYPES, paths
 
-TRAP, CHAIN, TOOL = ENV_IDS
+TRAP, CHAIN, TOOL = ENV_IDS[:3]
 VARIANTS = [
     (TRAP, {}),
     (TRAP, {"turns": 2, "arms": 5}),

@@ -17,7 +17,7 @@ from seeupo_gym.envs.task import HELD_OUT_SEED
 from seeupo_gym.envs.tool_chain import ToolChainEnv
 from seeupo_gym.envs.vector import TaskVecEnv
 
-TRAP, CHAIN, TOOL = ENV_IDS
+TRAP, CHAIN, TOOL = ENV_IDS[:3]
 VARIANTS = [
     (TRAP, {}),
     (CHAIN, {}),

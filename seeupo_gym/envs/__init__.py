@@ -2,6 +2,10 @@
 
 import gymnasium as gym
 
+from seeupo_gym.envs.text_view import TextView
+
+__all__ = ["ENTRY_POINTS", "ENV_IDS", "NAMESPACE", "TextView", "register_envs"]
+
 NAMESPACE = "seeupo_gym"
 
 # Name -> entry point; the environment classes are imported when one is made.

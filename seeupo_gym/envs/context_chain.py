@@ -9,10 +9,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from seeupo_gym.envs.counter_rng import integers
-from seeupo_gym.envs.task import ALL_LANES, Lanes, StepResult, Task, TaskEnv, one_hot
+from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, StepResult, Task, TaskEnv, one_hot
 
 REWARDS = ("fraction", "all")
-NO_ACTION = -1
 
 
 class ContextChain(Task):
@@ -66,11 +65,20 @@ class ContextChain(Task):
     def expert_actions(self, lanes: Lanes = ALL_LANES) -> NDArray[np.int64]:
         return self.right_actions(lanes)
 
-    def opening_text(self, lane: int) -> str:
-        return f"Context {self.contexts[lane]}, no action yet: {self.max_turns} turns to go."
+    def optimal_value(self) -> float:
+        return 1.0
 
-    def turn_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
-        text = f"Turn {self.turns[lane]}: agent plays {action}; {self.n_right[lane]} right so far."
+    def opening_text(self, lane: int) -> str:
+        return (
+            f"Context {self.contexts[lane]}, no action yet: {self.max_turns} turns to go. "
+            f"Play a number from 0 to {self.n_actions - 1}."
+        )
+
+    def action_text(self, lane: int, action: NDArray[np.int64]) -> str:
+        return f"play {action}"
+
+    def reply_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
+        text = f"Turn {self.turns[lane]}: {self.n_right[lane]} right so far."
         if result.dones[0]:
             return f"{text} Paid {result.rewards[0]:.2f}."
         return f"{text} Context {self.contexts[lane]}."

@@ -61,16 +61,20 @@ class CoordinationTrap(Task):
     def expert_actions(self, lanes: Lanes = ALL_LANES) -> NDArray[np.int64]:
         return self.right_arm(self.turns[lanes])
 
+    def optimal_value(self) -> float:
+        return 1.0
+
     def opening_text(self, lane: int) -> str:
         return (
             f"Offer: arm {SAFE_ARM} pays {SAFE_REWARD} for certain. Arm {RISKY_ARM} starts a plan that pays "
-            f"{RISKY_REWARD} if the next {self.max_turns - 1} choices are all right."
+            f"{RISKY_REWARD} if the next {self.max_turns - 1} choices are all right. There are {self.arms} arms."
         )
 
-    def turn_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
-        text = (
-            f"Turn {self.turns[lane]}: agent pulls arm {action}. {_STATUS_TEXT[int(self.status[lane])].capitalize()}."
-        )
+    def action_text(self, lane: int, action: NDArray[np.int64]) -> str:
+        return f"pull arm {action}"
+
+    def reply_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
+        text = f"Turn {self.turns[lane]}: {_STATUS_TEXT[int(self.status[lane])]}."
         return text + (f" Paid {result.rewards[0]:.1f}." if result.dones[0] else "")
 
 

@@ -11,10 +11,15 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from seeupo_gym.envs.messages import find_action
+
 # Which lanes a call is about: an index array, or ``slice(None)`` for all of them without a copy.
 Lanes = NDArray[np.int64] | slice
 
 ALL_LANES = slice(None)
+
+# What stands in every component of an action that was not taken: the turn passes, and nothing else happens.
+NO_ACTION = -1
 
 # Seeds below this bound are for training, the ones from it on are kept for evaluation (see Task.reset).
 HELD_OUT_SEED = 2**31
@@ -46,8 +51,9 @@ class Task(ABC):
     Dynamics of one multi-turn task, batched: the state of lane ``i`` is row ``i`` of every state array.
 
     A subclass sets ``observation_space``, ``action_space`` and ``max_turns`` before it calls this
-    constructor, draws all its randomness from :mod:`seeupo_gym.envs.counter_rng` with ``task_seeds`` (what the
-    episode starts from) and ``noise_seeds`` (what happens on the way), and never loops over lanes.
+    constructor, names its ``levels`` if it has an argument ``level`` (the first is the default), draws all its
+    randomness from :mod:`seeupo_gym.envs.counter_rng` with ``task_seeds`` (what the episode starts from) and
+    ``noise_seeds`` (what happens on the way), and never loops over lanes.
 
     :param n_lanes: number of lanes, at least 1
     """
@@ -56,6 +62,7 @@ class Task(ABC):
     action_space: spaces.Discrete | spaces.MultiDiscrete
     max_turns: int
     has_action_masks: ClassVar[bool] = False
+    levels: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, n_lanes: int = 1) -> None:
         if n_lanes < 1:
@@ -64,6 +71,8 @@ class Task(ABC):
         self.turns = np.zeros(n_lanes, dtype=np.int64)
         self.task_seeds = np.zeros(n_lanes, dtype=np.uint64)
         self.noise_seeds = np.zeros(n_lanes, dtype=np.uint64)
+        # Tasks with masks tell here whether they refused the last action: exactly those that the mask rules out.
+        self.refused = np.zeros(n_lanes, dtype=bool)
         n_choices = self.action_space.n if isinstance(self.action_space, spaces.Discrete) else self.action_space.nvec
         self._n_choices = np.asarray(n_choices)
 
@@ -119,7 +128,7 @@ class Task(ABC):
 
     @abstractmethod
     def _advance(self, actions: NDArray[np.int64], lanes: Lanes) -> StepResult:
-        """Apply actions; ``turns`` already counts this turn."""
+        """Apply actions, or ``NO_ACTION`` in all components; ``turns`` already counts this turn."""
 
     @abstractmethod
     def observe(self, lanes: Lanes = ALL_LANES) -> NDArray[np.float32]:
@@ -133,13 +142,32 @@ class Task(ABC):
     def expert_actions(self, lanes: Lanes = ALL_LANES) -> NDArray[np.int64]:
         """The reference expert's actions; it sees what the agent sees and what the docstring says of it."""
 
+    def optimal_value(self) -> float | None:
+        """The exact expected return of an optimal policy over all seeds; None where it is not known."""
+        return None
+
     @abstractmethod
     def opening_text(self, lane: int) -> str:
         """What a person would read at the start of the episode of this lane."""
 
     @abstractmethod
-    def turn_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
-        """What a person would read of the turn just taken by this lane."""
+    def action_text(self, lane: int, action: NDArray[np.int64]) -> str:
+        """What the agent writes to take an action, in the state that the lane is in; printable ASCII."""
+
+    @abstractmethod
+    def reply_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
+        """All that the agent reads after the turn it has just taken, also after ``NO_ACTION``; printable ASCII."""
+
+    def parse_action(self, lane: int, message: str) -> NDArray[np.int64]:
+        """
+        Find the action that a message means; :meth:`action_text` gives messages that mean their actions.
+
+        :param lane: the lane whose episode the message belongs to
+        :param message: what the agent wrote
+        :return: the action, shape () or (components,)
+        :raises MessageError: if it means none; the text is the reply to it
+        """
+        return find_action(self, lane, message)
 
 
 class TaskEnv(gym.Env[Any, Any]):
@@ -206,14 +234,32 @@ class TaskEnv(gym.Env[Any, Any]):
         """
         if not self._running:
             raise gym.error.ResetNeeded("the episode is over (or never began): call reset() before step()")
-        checked = self.task.check_actions(np.asarray(action)[None])
-        result = self.task.step(checked)
+        checked = self.task.check_actions(np.asarray(action)[None])[0]
+        return self.take(checked, self.task.action_text(0, checked) if self.render_mode == "ansi" else "")
+
+    def take(self, action: NDArray[np.int64], message: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """
+        Take one turn with an action that is checked already, or with ``NO_ACTION``.
+
+        :param action: shape () or (components,)
+        :param message: what the agent wrote, for the transcript
+        :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
+        """
+        if not self._running:
+            raise gym.error.ResetNeeded("the episode is over (or never began): call reset() before step()")
+        self._last = action, self.task.step(action[None])
+        result = self._last[1]
         done = bool(result.dones[0])
         self._running = not done
         if self.render_mode == "ansi":
-            self._transcript.append(self.task.turn_text(0, checked[0], result))
+            self._transcript.append(f"Agent: {message}\n{self.last_reply}")
         info = {"is_success": bool(result.successes[0])} if done else {}
         return self.task.observe()[0], float(result.rewards[0]), done, False, info
+
+    @property
+    def last_reply(self) -> str:
+        """What the agent reads after the last turn."""
+        return self.task.reply_text(0, *self._last)
 
     def render(self) -> str | None:
         """Return the transcript so far (``render_mode="ansi"``), else None."""

@@ -10,7 +10,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from seeupo_gym.envs.counter_rng import integers, uniform
-from seeupo_gym.envs.task import ALL_LANES, Lanes, MaskedTaskEnv, StepResult, Task, one_hot
+from seeupo_gym.envs.messages import find_action, plain
+from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, one_hot
 from seeupo_gym.envs.tool_chain_world import LEVELS, TOOLS, TYPES, paths
 
 PARTIAL_CREDIT = 0.5
@@ -28,6 +29,7 @@ class ToolChain(Task):
     """The batched dynamics; :class:`ToolChainEnv` documents the task."""
 
     has_action_masks: ClassVar[bool] = True
+    levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
 
     def __init__(self, n_lanes: int = 1, level: str = "easy", flat: bool = False) -> None:
         if level not in LEVELS:
@@ -84,10 +86,10 @@ class ToolChain(Task):
         rows = np.arange(len(tools))
         turns, requests = self.turns[lanes], self.requests[lanes]
         records, known = self.records[lanes], self.known[lanes]
-        accepted = self._tool_masks(lanes)[rows, tools]
+        accepted = self._tool_masks(lanes)[rows, tools] & (tools != NO_ACTION)
         submits = tools == self.submit
-        # What stands in for the tool that a "submit" does not have is of no consequence.
-        calls = np.where(submits, 0, tools)
+        # What stands in for the tool that a "submit" or no action does not have is of no consequence.
+        calls = np.where(submits | (tools == NO_ACTION), 0, tools)
         takes, returns = self._takes[calls], calls + 1
         times_out = uniform(self.noise_seeds[lanes], _TIMEOUT, turns) < self.level.timeout
         status = np.full(len(tools), OK)
@@ -96,6 +98,7 @@ class ToolChain(Task):
         status[~known[rows, takes]] = NEEDS_INPUT
         status[submits] = NONE
         status[~accepted] = REFUSED
+        self.refused[lanes] = ~accepted
         ok = status == OK
         known[rows, returns] |= ok
         self.known[lanes] = known
@@ -154,27 +157,32 @@ class ToolChain(Task):
             f"User: {TYPES[given].given.format(self._record_text(lane, given))} {TYPES[wanted].wanted}"
         )
 
-    def turn_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
+    def action_text(self, lane: int, action: NDArray[np.int64]) -> str:
         tool, argument = (int(part) for part in self.split_actions(action))
-        if tool == self.submit:
-            text = self._submit_text(lane, bool(result.successes[0]))
-        else:
-            text = self._call_text(lane, tool, argument)
+        if tool != self.submit:
+            name, takes = TOOLS[tool]
+            return f'{name}("{TYPES[takes].records[argument]}")'
+        wanted = self._paths[self.requests[lane], -1]
+        return f'submit("{self._record_text(lane, wanted)}")' if self.known[lane, wanted] else "submit()"
+
+    def reply_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
+        tool = int(self.split_actions(action)[0])
+        text = self._tool_text(lane, tool)
         if not result.dones[0]:
             return text
-        if tool != self.submit or self.status[lane] == REFUSED:
+        if tool == self.submit and self.status[lane] != REFUSED:
+            text = "User: Thank you, that is what I wanted to know."
+            if not result.successes[0]:
+                text = "User: That does not answer my question."
+        else:
             text += "\nUser: I cannot wait any longer. Goodbye."
         return f"{text}\nReward: {result.rewards[0]:.3g}"
 
-    def _submit_text(self, lane: int, success: bool) -> str:
-        if self.status[lane] == REFUSED:
-            return "Agent: submit()\nTool: error: nothing found yet that could be submitted"
-        if success:
-            answer = self._record_text(lane, self._paths[self.requests[lane], -1])
-            return f'Agent: submit("{answer}")\nUser: Thank you, that is what I wanted to know.'
-        return "Agent: submit()\nUser: That does not answer my question."
-
-    def _call_text(self, lane: int, tool: int, argument: int) -> str:
+    def _tool_text(self, lane: int, tool: int) -> str:
+        if tool == NO_ACTION:
+            return "Tool: error: no tool was called"
+        if tool == self.submit:
+            return "Tool: error: nothing found yet that could be submitted"
         name, takes = TOOLS[tool]
         label, returned = TYPES[takes].label, TYPES[tool + 1]
         replies = {
@@ -184,7 +192,13 @@ class ToolChain(Task):
             TIMEOUT: "error: timed out, try again",
             REFUSED: f"error: {name} is offline",
         }
-        return f'Agent: {name}("{TYPES[takes].records[argument]}")\nTool: {replies[int(self.status[lane])]}'
+        return f"Tool: {replies[int(self.status[lane])]}"
+
+    def parse_action(self, lane: int, message: str) -> NDArray[np.int64]:
+        if plain(message).startswith("submit"):  # with the answer or without it
+            action = self.submit * self.level.n_records if self.flat else [self.submit, 0]
+            return np.array(action)
+        return find_action(self, lane, message)
 
 
 class ToolChainEnv(MaskedTaskEnv):

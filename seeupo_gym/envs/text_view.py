@@ -1,0 +1,79 @@
+"""A task played in words: what the agent reads and what it writes."""
+
+from __future__ import annotations
+
+import string
+from typing import Any, SupportsFloat
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from seeupo_gym.envs.messages import MessageError
+from seeupo_gym.envs.task import NO_ACTION, TaskEnv
+
+MAX_TEXT_LENGTH = 20_000
+
+
+class TextView(gym.Env[str, str]):
+    """
+    One of this package's tasks with text for observations and for actions.
+
+    The observation is what a person would read: the opening at the start, then the reply to each message. A
+    message is understood whatever its case and punctuation, also within other words; one that means no action gets
+    a reply that says what would be understood, and costs the turn. The dynamics, rewards and seeds are the task's.
+
+    :param env: a task of this package, for example ``gym.make("seeupo_gym/ToolChain-v0")``
+    :raises TypeError: for any other environment
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it mutable)
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        base = env.unwrapped
+        if not isinstance(base, TaskEnv):
+            raise TypeError(f"TextView needs one of this package's tasks (see docs/environments.md), got {base}")
+        self.env = base
+        self.task = base.task
+        self.max_turns = base.max_turns
+        self.render_mode = base.render_mode
+        self.observation_space = spaces.Text(MAX_TEXT_LENGTH, min_length=0, charset=string.printable)
+        self.action_space = spaces.Text(MAX_TEXT_LENGTH, min_length=0, charset=string.printable)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode; see :meth:`TaskEnv.reset`. The observation is its opening."""
+        super().reset(seed=seed)
+        _, info = self.env.reset(seed=seed, options=options)
+        return self.task.opening_text(0), info
+
+    def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
+        """
+        Take one turn.
+
+        :param action: what the agent writes
+        :return: the reply, and what else a step gives; ``info["malformed"]`` tells of a message that meant no action
+        :raises ValueError: if the message is not text
+        :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
+        """
+        if not isinstance(action, str):
+            raise ValueError(f"a message must be a str, got {type(action).__name__}")
+        complaint = ""
+        try:
+            choice = self.task.parse_action(0, action)
+        except MessageError as error:
+            choice, complaint = np.full(self.env.action_space.shape or (), NO_ACTION), f"{error}\n"
+        _, reward, terminated, truncated, info = self.env.take(choice, action)
+        reply = complaint + self.env.last_reply
+        return reply, reward, terminated, truncated, {**info, "malformed": bool(complaint)}
+
+    def expert_message(self) -> str:
+        """What the reference expert would write now."""
+        return self.task.action_text(0, self.task.expert_actions()[0])
+
+    def render(self) -> str | None:
+        """Return the transcript so far (``render_mode="ansi"``), else None."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close the task."""
+        self.env.close()

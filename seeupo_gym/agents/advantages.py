@@ -56,7 +56,7 @@ def group_relative_advantages(
     highest = np.where(present, returns, -np.inf).max(axis=-1, initial=-np.inf)
     lowest = np.where(present, returns, np.inf).min(axis=-1, initial=np.inf)
     size = np.where(present, np.abs(returns), 0.0).max(axis=-1, initial=0.0)
-    degenerate = (count < 2) | (highest - lowest <= np.maximum(_EQUAL_RETURNS * size, _SMALLEST_SPREAD))
+    degenerate = highest - lowest <= np.maximum(_EQUAL_RETURNS * size, _SMALLEST_SPREAD)  # also where fewer than two
     used = present & ~degenerate[..., None]
     mean = _mean(returns, present, axis=-1)
     advantages = np.where(used, returns - mean, 0.0)

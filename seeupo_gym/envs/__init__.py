@@ -13,6 +13,12 @@ ENTRY_POINTS = {
     "CoordinationTrap-v0": "seeupo_gym.envs.coordination_trap:CoordinationTrapEnv",
     "ContextChain-v0": "seeupo_gym.envs.context_chain:ContextChainEnv",
     "ToolChain-v0": "seeupo_gym.envs.tool_chain:ToolChainEnv",
+    "Blocksworld-v0": "seeupo_gym.envs.blocksworld:BlocksworldEnv",
+    "TwentyQuestions-v0": "seeupo_gym.envs.twenty_questions:TwentyQuestionsEnv",
+    "GuessNumber-v0": "seeupo_gym.envs.guess_number:GuessNumberEnv",
+    "GarnetTree-v0": "seeupo_gym.envs.garnet_tree:GarnetTreeEnv",
+    "WebNav-v0": "seeupo_gym.envs.web_nav:WebNavEnv",
+    "Mastermind-v0": "seeupo_gym.envs.mastermind:MastermindEnv",
 }
 
 ENV_IDS = tuple(f"{NAMESPACE}/{name}" for name in ENTRY_POINTS)

@@ -310,10 +310,11 @@ class SeeUPO(BaseAlgorithm):
             settings,
             self.streams.updates,
         )
-        self._n_updates += self.n_epochs
+        self._n_updates += settings.n_passes
         returns = discounted_returns(buffer.rewards, self.gamma)
+        present = buffer.reached[: len(degenerate)].any(axis=-1)
         self.logger.record("rollout/group_reward_std", float(returns.std(axis=1).mean()))
-        self.logger.record("rollout/degenerate_group_fraction", float(degenerate.mean()))
+        self.logger.record("rollout/degenerate_group_fraction", float(degenerate[present].mean()))
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         self.logger.record("train/clip_range", settings.clip_low)
         self.logger.record("train/ent_coef", settings.ent_coef)

@@ -57,6 +57,11 @@ class UpdateSettings:
     target_kl: float | None = None
     max_grad_norm: float | None = None
 
+    @property
+    def n_passes(self) -> int:
+        """How often the rule goes over its data."""
+        return 1 if self.rule in ("reinforce", "trust_region") else self.n_epochs
+
 
 @dataclass(frozen=True)
 class TurnStats:
@@ -192,14 +197,14 @@ def _gradient_update(
     policy: TurnPolicies, block: list[WeightedTurn], settings: UpdateSettings, generator: th.Generator
 ) -> tuple[int, float]:
     """
-    Maximise the surrogate of a block of turns for ``n_epochs`` passes (REINFORCE: one) or until ``target_kl``.
+    Maximise the surrogate of a block of turns for ``n_passes`` or until ``target_kl``.
 
     :return: number of gradient steps and their mean loss
     """
     params = _parameters(policy, block)
     max_kl = np.inf if settings.target_kl is None else _KL_MARGIN * settings.target_kl
     losses: list[float] = []
-    for epoch in range(1 if settings.rule == "reinforce" else settings.n_epochs):
+    for epoch in range(settings.n_passes):
         for part in _minibatches(block, settings.batch_size, generator):
             objective, kl, outputs, slopes = _objective(policy, part, settings)
             if losses and kl is not None and kl > max_kl:

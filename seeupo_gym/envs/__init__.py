@@ -13,6 +13,7 @@ ENTRY_POINTS = {
     "CoordinationTrap-v0": "seeupo_gym.envs.coordination_trap:CoordinationTrapEnv",
     "ContextChain-v0": "seeupo_gym.envs.context_chain:ContextChainEnv",
     "ToolChain-v0": "seeupo_gym.envs.tool_chain:ToolChainEnv",
+    "DeadlinePlanner-v0": "seeupo_gym.envs.deadline_planner:DeadlinePlannerEnv",
     "Blocksworld-v0": "seeupo_gym.envs.blocksworld:BlocksworldEnv",
     "TwentyQuestions-v0": "seeupo_gym.envs.twenty_questions:TwentyQuestionsEnv",
     "GuessNumber-v0": "seeupo_gym.envs.guess_number:GuessNumberEnv",

@@ -1,5 +1,7 @@
 """Update rules, ratio levels and orders against values computed by hand, by NumPy or by plain autograd."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch as th
@@ -250,6 +252,33 @@ def test_trust_region_improves_within_its_radius_or_stays(order):
     assert stats[0].n_gradient_steps == 0
 
 
+def test_trust_region_of_several_turns_is_one_objective_over_all_rows():
+    """With one network, two turns at once are the same as one turn that has the rows of both."""
+    policy, twin = make_policy(spaces.Discrete(3), n_turns=1), make_policy(spaces.Discrete(3), n_turns=1)
+    batches, advantage = make_batches(policy, 2, off_policy=0.0), advantages()
+    both = TurnBatch(*(th.cat(parts) for parts in zip(*(batch[:4] for batch in batches), strict=True)), None)
+    settings = UpdateSettings(rule="trust_region", target_kl=0.01, ent_coef=0.3)
+    before = flat_parameters(policy)
+    sequential_update(policy, batches, advantage, [[0, 1]], settings, th.Generator())
+    sequential_update(twin, [both], advantage, [[0]], settings, th.Generator())
+    assert (flat_parameters(policy) - before).abs().max() > 1e-3
+    th.testing.assert_close(flat_parameters(policy), flat_parameters(twin), rtol=1e-3, atol=1e-5)
+    plain = make_policy(spaces.Discrete(3), n_turns=1)
+    sequential_update(plain, [both], advantage, [[0]], replace(settings, ent_coef=0.0), th.Generator())
+    assert not th.allclose(flat_parameters(plain), flat_parameters(twin), atol=1e-3), "the entropy bonus counts"
+
+
+def test_line_search_stays_within_the_radius():
+    """The KL grows faster than its curvature at the start says, so the first steps are too long."""
+    param = th.nn.Parameter(th.zeros(2))
+
+    def evaluate():
+        return param.sum(), param.square().sum() + 1000 * param.square().sum() ** 2
+
+    assert natural_gradient_step([param], evaluate, radius=0.01) == (0.0, True)
+    assert 0.001 < evaluate()[1] <= 0.01
+
+
 def test_line_search_gives_up_where_no_step_helps():
     """The objective falls wherever one goes, although its gradient says otherwise."""
     param = th.nn.Parameter(th.zeros(2))
@@ -260,12 +289,17 @@ def test_line_search_gives_up_where_no_step_helps():
     assert th.equal(param, th.zeros(2))
 
 
-def test_trust_region_leaves_the_global_generator_alone():
-    policy = make_policy(spaces.Discrete(3))
-    state = th.get_rng_state()
-    settings = UpdateSettings(rule="trust_region", target_kl=0.02)
-    sequential_update(policy, make_batches(policy, 2), advantages(), [[1], [0]], settings, th.Generator())
-    assert th.equal(state, th.get_rng_state())
+def test_trust_region_neither_uses_nor_moves_the_global_generator():
+    settings, outcomes = UpdateSettings(rule="trust_region", target_kl=0.02), []
+    for seed in (1, 2):
+        policy = make_policy(spaces.Discrete(3))
+        with th.random.fork_rng():
+            th.manual_seed(seed)
+            state = th.get_rng_state()
+            sequential_update(policy, make_batches(policy, 2), advantages(), [[1], [0]], settings, th.Generator())
+            assert th.equal(state, th.get_rng_state())
+        outcomes.append(flat_parameters(policy))
+    assert th.equal(*outcomes)
 
 
 @pytest.mark.parametrize("rule", ["reinforce", "kl_penalty", "trust_region"])

@@ -1,0 +1,276 @@
+"""Mastermind: break a code of colours; every guess is answered with black and white pegs."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from seeupo_gym.envs.counter_rng import integers
+from seeupo_gym.envs.mastermind_codes import all_codes, feedback_table, minimax_guess
+from seeupo_gym.envs.messages import MessageError, plain
+from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, StepResult, Task, TaskEnv, one_hot
+
+COLOURS = ("red", "green", "blue", "yellow", "orange", "purple", "pink", "brown")
+LATE_COST = 0.1
+PARTIAL_CREDIT = 0.3
+# The feedback of all pairs of codes is kept: 16 MB for so many.
+MAX_CODES = 4096
+NOTHING = -1
+# For pegs and colours: the fewest guesses that break all codes, summed over the codes, and the turns that this takes
+# in the worst case. The last one is Koyama and Lai's ("An optimal Mastermind strategy", Journal of Recreational
+# Mathematics 25, 1993); exhaustive search gives all three.
+FEWEST_GUESSES = {(3, 4): (206, 4), (4, 4): (905, 4), (4, 6): (5625, 6)}
+
+# Stream of the only draw.
+_SECRET = 0
+
+
+class Level(NamedTuple):
+    """
+    A level of difficulty.
+
+    :param pegs: length of a code
+    :param colours: the first so many colours exist
+    :param turns: how many guesses there are
+    """
+
+    pegs: int
+    colours: int
+    turns: int
+
+
+LEVELS = {
+    "easy": Level(pegs=3, colours=4, turns=6),
+    "medium": Level(pegs=4, colours=4, turns=7),
+    "hard": Level(pegs=4, colours=6, turns=8),
+}
+
+
+def _checked(level: Level) -> Level:
+    if level.pegs < 1:
+        raise ValueError(f"pegs must be at least 1, got {level.pegs}")
+    if not 2 <= level.colours <= len(COLOURS):
+        raise ValueError(f"colours must be from 2 to {len(COLOURS)}, got {level.colours}")
+    if level.turns < 1:
+        raise ValueError(f"turns must be at least 1, got {level.turns}")
+    if level.colours**level.pegs > MAX_CODES:
+        raise ValueError(
+            f"there may be at most {MAX_CODES} codes, got {level.colours} ** {level.pegs} = {level.colours**level.pegs}"
+        )
+    return level
+
+
+class Mastermind(Task):
+    """The batched dynamics; :class:`MastermindEnv` documents the task."""
+
+    levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
+
+    def __init__(
+        self,
+        n_lanes: int = 1,
+        level: str = "easy",
+        pegs: int | None = None,
+        colours: int | None = None,
+        turns: int | None = None,
+        flat: bool = False,
+    ) -> None:
+        if level not in LEVELS:
+            raise ValueError(f"unknown level {level!r}: choose one of {', '.join(map(repr, LEVELS))}")
+        given: dict[str, Any] = {"pegs": pegs, "colours": colours, "turns": turns}
+        self.level = _checked(LEVELS[level]._replace(**{k: v for k, v in given.items() if v is not None}))
+        self.flat = flat
+        n_pegs, n_colours, self.max_turns = self.level
+        self._codes = all_codes(n_pegs, n_colours)
+        self._table = feedback_table(n_pegs, n_colours)
+        n_codes = len(self._codes)
+        self.action_space = spaces.Discrete(n_codes) if flat else spaces.MultiDiscrete([n_colours] * n_pegs)
+        self._places = n_colours ** np.arange(n_pegs - 1, -1, -1)
+        # How a guess and a reply are shown; NOTHING picks the last row, of zeros.
+        shown_codes = one_hot(self._codes.ravel(), n_colours).reshape(n_codes, -1)
+        self._shown_codes = np.pad(shown_codes, ((0, 1), (0, 0)))
+        replies = np.arange((n_pegs + 1) ** 2)
+        shown_replies = [one_hot(replies // (n_pegs + 1), n_pegs + 1), one_hot(replies % (n_pegs + 1), n_pegs + 1)]
+        self._shown_replies = np.pad(np.concatenate(shown_replies, axis=1), ((0, 1), (0, 0)))
+        width = n_pegs * n_colours + 2 * (n_pegs + 1)
+        self.observation_space = spaces.Box(0.0, 1.0, (self.max_turns * (width + 1),), np.float32)
+        super().__init__(n_lanes)
+        self.secrets = np.zeros(n_lanes, dtype=np.int64)
+        self.guesses = np.full((n_lanes, self.max_turns), NOTHING)
+        self.replies = np.full((n_lanes, self.max_turns), NOTHING)
+        self.best_black = np.zeros(n_lanes, dtype=np.int64)
+        self._history = np.zeros((n_lanes, self.max_turns, width), dtype=np.float32)
+        self._rows = np.arange(n_lanes)
+
+    def _start(self, lanes: Lanes) -> None:
+        self.secrets[lanes] = integers(len(self._codes), self.task_seeds[lanes], _SECRET)
+        self.guesses[lanes] = NOTHING
+        self.replies[lanes] = NOTHING
+        self.best_black[lanes] = 0
+        self._history[lanes] = 0.0
+
+    def to_codes(self, actions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Index of the code that each action guesses; ``NOTHING`` for no action."""
+        if self.flat:
+            return actions
+        codes: NDArray[np.int64] = np.where(actions[..., 0] == NO_ACTION, NOTHING, actions @ self._places)
+        return codes
+
+    def _advance(self, actions: NDArray[np.int64], lanes: Lanes) -> StepResult:
+        n_pegs = self.level.pegs
+        rows, turns = self._rows[lanes], self.turns[lanes]
+        guesses = self.to_codes(actions)
+        passed = guesses == NOTHING
+        # The reply that the last code gets in place of no guess is of no consequence.
+        replies = np.where(passed, NOTHING, self._table[guesses, self.secrets[lanes]].astype(np.int64))
+        black = np.where(passed, 0, replies // (n_pegs + 1))
+        best_black = np.maximum(self.best_black[lanes], black)
+        self.best_black[lanes] = best_black
+        self.guesses[rows, turns - 1] = guesses
+        self.replies[rows, turns - 1] = replies
+        shown = [self._shown_codes[guesses], self._shown_replies[replies]]
+        self._history[rows, turns - 1] = np.concatenate(shown, axis=1)
+        successes = black == n_pegs
+        dones = successes | (turns == self.max_turns)
+        partial_credit = np.where(dones, PARTIAL_CREDIT * best_black / n_pegs, 0.0)
+        rewards = np.where(successes, 1.0 - LATE_COST * (turns - 1) / self.max_turns, partial_credit)
+        return StepResult(rewards.astype(np.float32), dones, successes)
+
+    def observe(self, lanes: Lanes = ALL_LANES) -> NDArray[np.float32]:
+        history, turns = self._history[lanes], self.turns[lanes]
+        return np.concatenate([history.reshape(len(turns), -1), one_hot(turns, self.max_turns)], axis=1)
+
+    def expert_actions(self, lanes: Lanes = ALL_LANES) -> NDArray[np.int64]:
+        guesses, replies = self.guesses[lanes], self.replies[lanes]
+        consistent = np.ones((len(guesses), len(self._codes)), dtype=bool)
+        for turn in range(int(self.turns[lanes].max(initial=0))):
+            guess, reply = guesses[:, turn], replies[:, turn, None]
+            consistent &= (self._table[guess] == reply) | (reply == NOTHING)
+        n_pegs, n_colours, _ = self.level
+        packed = np.packbits(consistent, axis=1)
+        codes = np.array([minimax_guess(n_pegs, n_colours, row.tobytes()) for row in packed], dtype=np.int64)
+        return codes if self.flat else self._codes[codes]
+
+    def optimal_value(self) -> float | None:
+        """
+        Exact for the codes of the levels, if the turns suffice to break all of them with the fewest guesses.
+
+        A late guess costs the same at every turn, so the fewest guesses are the best as long as no code is given up;
+        and giving up any is worse: to go on guessing, at the same cost for each further turn, would lose less.
+        """
+        total, worst_case = FEWEST_GUESSES.get(self.level[:2], (0, 0))
+        if not total or worst_case > self.max_turns:
+            return None
+        return 1.0 - LATE_COST * (total / len(self._codes) - 1.0) / self.max_turns
+
+    def code_text(self, code: int) -> str:
+        """The colours of a code, by name."""
+        return " ".join(COLOURS[colour] for colour in self._codes[code])
+
+    def opening_text(self, lane: int) -> str:
+        n_pegs, n_colours, turns = self.level
+        example = self.code_text(min(n_colours, len(self._codes) - 1))
+        return (
+            f"Codemaker: My code has {n_pegs} pegs, each of them {', '.join(COLOURS[: n_colours - 1])} or "
+            f"{COLOURS[n_colours - 1]}; a colour may occur more than once. You have {turns} guesses. For each I tell "
+            f"how many pegs have the right colour in the right place (black), and how many more of its colours are "
+            f"in the code but in another place (white). Write for example: guess {example}"
+        )
+
+    def action_text(self, lane: int, action: NDArray[np.int64]) -> str:
+        return f"guess {self.code_text(int(self.to_codes(action)))}"
+
+    def reply_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
+        turn = self.turns[lane]
+        reply = int(self.replies[lane, turn - 1])
+        black, white = divmod(reply, self.level.pegs + 1)
+        text = "Codemaker: That was no guess." if reply == NOTHING else f"Codemaker: {black} black, {white} white."
+        if result.successes[0]:
+            text += f" You have broken the code in {turn} {'turn' if turn == 1 else 'turns'}."
+        elif result.dones[0]:
+            text += f" That was the last turn; the code was {self.code_text(int(self.secrets[lane]))}."
+        else:
+            left = self.max_turns - turn
+            return f"{text} {left} {'guess' if left == 1 else 'guesses'} left."
+        return f"{text}\nReward: {result.rewards[0]:.3g}"
+
+    def parse_action(self, lane: int, message: str) -> NDArray[np.int64]:
+        n_pegs, n_colours, _ = self.level
+        # The last part of the message that names as many colours as there are pegs.
+        for part in reversed(re.split(r"\b(?:guess|action)\b", plain(message))):
+            code = [COLOURS.index(word) for word in part.split() if word in COLOURS]
+            if len(code) == n_pegs and max(code) < n_colours:
+                return np.array(code @ self._places if self.flat else code)
+        names = ", ".join(COLOURS[:n_colours])
+        raise MessageError(f"I do not understand that. Write guess and {n_pegs} colours; there are {names}.")
+
+
+class MastermindEnv(TaskEnv):
+    """
+    ## Description
+    The codebreaker's side of Mastermind. The secret is a row of coloured pegs, in which a colour may occur more
+    than once. Each guess is answered with one black peg for each right colour in the right place, and one white
+    peg for each further peg of the guess whose colour is in the secret, but elsewhere (every peg of the secret
+    counts once). A good guess depends on all of the earlier ones and their replies, and one that cannot be the
+    secret itself may well be the best.
+
+    | level | pegs | colours | codes | turns |
+    | --- | --- | --- | --- | --- |
+    | easy | 3 | 4 | 64 | 6 |
+    | medium | 4 | 4 | 256 | 7 |
+    | hard (the classic game) | 4 | 6 | 1,296 | 8 |
+
+    ## Action Space
+    ``MultiDiscrete([colours] * pegs)``: the colour of each peg. With ``flat=True`` ``Discrete(colours ** pegs)``:
+    these digits in base ``colours``, the first peg being the highest. All guesses are valid, also those that
+    the replies have ruled out or that were made before.
+
+    ## Observation Space
+    ``Box(0, 1, (d,))``: the whole history. For each turn in order the guess (a one-hot vector over the colours for
+    each peg), the number of black pegs (one-hot over 0 to ``pegs``) and of white pegs (likewise), all zeros
+    for a turn without a guess; then the turn (one-hot, zeros after the last). Not visible is the secret. ``d`` is
+    ``turns * (pegs * colours + 2 * (pegs + 1) + 1)``: 126 (easy), 189 (medium), 280 (hard).
+
+    ## Rewards
+    At the end: ``1 - 0.1 * (t - 1) / turns`` if the code was broken at turn ``t`` (counted from 1), else 0.3 times the
+    largest number of black pegs so far divided by ``pegs``. ``info["is_success"]`` tells whether it was broken.
+
+    ## Starting State
+    The secret is uniform among all codes, drawn from the seed. Nothing else is random.
+
+    ## Episode End
+    The episode terminates when the code is broken, and after the last turn.
+
+    ## Expert
+    Sees the history, that is, what the agent sees. Of all codes it guesses the one that leaves the fewest
+    consistent codes in the worst case; of several one that is consistent, then the first (Knuth, "The computer as
+    Master Mind", 1977). It needs at most 4, 4 and 5 turns at the three levels. On average
+    slightly fewer guesses are possible: ``optimal_value()`` is the exact optimum at all three levels.
+
+    ## Arguments
+    - ``level`` (default ``"easy"``): ``"easy"``, ``"medium"`` or ``"hard"``
+    - ``pegs`` (default: of the level, at least 1): length of the code; at most 4,096 codes
+    - ``colours`` (default: of the level, 2 to 8): number of colours
+    - ``turns`` (default: of the level, at least 1): length of the longest episode
+    - ``flat`` (default False): one ``Discrete`` action in place of a colour for each peg
+    - ``render_mode``: ``"ansi"`` for a transcript
+
+    ## Version History
+    - v0: first version
+    """
+
+    def __init__(
+        self,
+        level: str = "easy",
+        pegs: int | None = None,
+        colours: int | None = None,
+        turns: int | None = None,
+        flat: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        make_task = partial(Mastermind, level=level, pegs=pegs, colours=colours, turns=turns, flat=flat)
+        super().__init__(make_task, render_mode)

@@ -20,6 +20,7 @@ ENTRY_POINTS = {
     "GarnetTree-v0": "seeupo_gym.envs.garnet_tree:GarnetTreeEnv",
     "WebNav-v0": "seeupo_gym.envs.web_nav:WebNavEnv",
     "Mastermind-v0": "seeupo_gym.envs.mastermind:MastermindEnv",
+    "SlotDialogue-v0": "seeupo_gym.envs.slot_dialogue:SlotDialogueEnv",
 }
 
 ENV_IDS = tuple(f"{NAMESPACE}/{name}" for name in ENTRY_POINTS)

@@ -213,9 +213,9 @@ class BlocksworldEnv(MaskedTaskEnv):
 
     ## Starting State
     Drawn from the seed. The goal is uniform over all configurations. The start is uniform over those that are at least
-    2 moves away from it; most of these are far away. With ``spread=True``, as at hard, the distance is drawn first, uniformly
-    from 2 to the longest for this goal, then the start uniformly among the configurations at this distance: as many
-    short tasks as long ones. Whether a move fails depends on the seed and the turn alone.
+    2 moves away from it; most of these are far away. With ``spread=True``, as at hard, the distance is drawn first,
+    uniformly from 2 to the longest for this goal, then the start uniformly among the configurations at this distance:
+    as many short tasks as long ones. Whether a move fails depends on the seed and the turn alone.
 
     ## Episode End
     The episode terminates when the goal is reached and after the last turn.

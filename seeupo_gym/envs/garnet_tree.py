@@ -1,0 +1,343 @@
+"""GarnetTree: random finite-horizon MDPs whose transitions and rewards change from turn to turn."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from seeupo_gym.envs.counter_rng import integers, uniform
+from seeupo_gym.envs.task import ALL_LANES, MAX_SEED, NO_ACTION, Lanes, StepResult, Task, TaskEnv, one_hot
+
+# An episode succeeds with this share of what optimal play gets on average from the same start.
+SUCCESS_SHARE = 0.95
+
+# Streams of the draws: the first three make the map, then one starts an episode and one happens on the way.
+_SUCCESSORS, _CHANCES, _COINS, _START, _MOVE = range(5)
+
+ROADS = ("red", "blue", "green", "yellow", "white", "black", "brown", "grey", "orange", "pink", "purple", "silver")
+_FIRST = "Amber Birch Copper Dusty Elder Foggy Golden Hollow Ivory Juniper Kestrel Linden Mossy Northern Ochre Pine"
+_SECOND = "Bridge Mill Harbour Market Tower Ford Chapel Quarry Garden Gate Well Inn Orchard Meadow Lock Hill"
+MAX_STATES = 16 * 16
+
+
+class Size(NamedTuple):
+    """
+    The size of a map.
+
+    :param states: towns
+    :param actions: roads out of each town
+    :param branching: towns that a road can lead to
+    :param coins: towns with a coin at each turn
+    :param turns: length of an episode
+    """
+
+    states: int
+    actions: int
+    branching: int
+    coins: int
+    turns: int
+
+
+LEVELS = {
+    "easy": Size(states=8, actions=3, branching=2, coins=1, turns=5),
+    "medium": Size(states=16, actions=4, branching=2, coins=1, turns=8),
+    "hard": Size(states=64, actions=6, branching=3, coins=4, turns=20),
+}
+
+
+class Garnet(NamedTuple):
+    """
+    A map, and what can be got on it; all arrays are read-only.
+
+    :param successors: where each road can lead, shape (turns, states, actions, branching)
+    :param chances: with which probabilities, same shape
+    :param cuts: where [0, 1) is cut to draw one of them, shape (turns, states, actions, branching - 1)
+    :param coins: 1 for the towns that pay at the end of each turn, else 0, shape (turns, states)
+    :param values: coins still to come under optimal play, on average, shape (turns + 1, states)
+    :param best_actions: what optimal play does, shape (turns, states)
+    :param most: the greatest number of coins that any journey can bring
+    """
+
+    successors: NDArray[np.int64]
+    chances: NDArray[np.float64]
+    cuts: NDArray[np.float64]
+    coins: NDArray[np.int64]
+    values: NDArray[np.float64]
+    best_actions: NDArray[np.int64]
+    most: int
+
+
+def subsets(n: int, size: int, n_subsets: int, seed: int, stream: int) -> NDArray[np.int64]:
+    """
+    Draw sets of different numbers below ``n``, each set with the same probability (Floyd's algorithm).
+
+    :param n: exclusive upper bound
+    :param size: numbers in a set, at most ``n``
+    :param n_subsets: how many sets
+    :param seed: see :func:`~seeupo_gym.envs.counter_rng.hash_bits`
+    :param stream: which draws these are
+    :return: shape (n_subsets, size)
+    """
+    chosen = np.full((n_subsets, size), -1)
+    for i in range(size):
+        last = n - size + i
+        drawn = integers(last + 1, seed, stream, np.arange(n_subsets), i)
+        chosen[:, i] = np.where((chosen == drawn[:, None]).any(axis=1), last, drawn)
+    return chosen
+
+
+@cache
+def garnet(size: Size, instance: int) -> Garnet:
+    """
+    Draw a map and solve it by backward induction.
+
+    :param size: see :class:`Size`
+    :param instance: the seed of the map
+    :return: the map
+    """
+    states, actions, branching, coins, turns = size
+    shape = (turns, states, actions)
+    n_rows = turns * states * actions
+    successors = subsets(states, branching, n_rows, instance, _SUCCESSORS).reshape(*shape, branching)
+    draws = uniform(instance, _CHANCES, np.arange(n_rows)[:, None], np.arange(branching - 1))
+    cuts = np.sort(draws, axis=1).reshape(*shape, branching - 1)
+    chances = np.diff(cuts, axis=3, prepend=0.0, append=1.0)
+    pays = np.zeros((turns, states), dtype=np.int64)
+    np.put_along_axis(pays, subsets(states, coins, turns, instance, _COINS), 1, axis=1)
+    values, most = np.zeros((turns + 1, states)), np.zeros(states, dtype=np.int64)
+    best_actions = np.zeros((turns, states), dtype=np.int64)
+    for turn in reversed(range(turns)):
+        arrival, q = pays[turn] + values[turn + 1], np.zeros((states, actions))
+        for branch in range(branching):  # summed in this order, so that no platform rounds to another decision
+            q += chances[turn, :, :, branch] * arrival[successors[turn, :, :, branch]]
+        values[turn], best_actions[turn] = q.max(axis=1), q.argmax(axis=1)
+        most = (pays[turn] + most)[successors[turn]].max(axis=(1, 2))
+    for array in (successors, chances, cuts, pays, values, best_actions):
+        array.flags.writeable = False
+    return Garnet(successors, chances, cuts, pays, values, best_actions, int(most.max()))
+
+
+def town(state: int) -> str:
+    """What a state is called."""
+    return f"{_FIRST.split()[state % 16]} {_SECOND.split()[(state + state // 16) % 16]}"
+
+
+class GarnetTree(Task):
+    """The batched dynamics; :class:`GarnetTreeEnv` documents the task."""
+
+    levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
+
+    def __init__(
+        self,
+        n_lanes: int = 1,
+        level: str = "easy",
+        states: int | None = None,
+        actions: int | None = None,
+        branching: int | None = None,
+        coins: int | None = None,
+        turns: int | None = None,
+        instance: int = 0,
+    ) -> None:
+        if level not in LEVELS:
+            raise ValueError(f"unknown level {level!r}: choose one of {', '.join(map(repr, LEVELS))}")
+        given = {"states": states, "actions": actions, "branching": branching, "coins": coins, "turns": turns}
+        self.size = LEVELS[level]._replace(**{name: value for name, value in given.items() if value is not None})
+        limits = {
+            "states": (2, MAX_STATES),
+            "actions": (2, len(ROADS)),
+            "branching": (1, self.size.states),
+            "coins": (1, self.size.states - 1),
+            "turns": (1, None),
+        }
+        for name, (least, most) in limits.items():
+            value = getattr(self.size, name)
+            if value < least or (most is not None and value > most):
+                allowed = f"at least {least}" if most is None else f"from {least} to {most}"
+                raise ValueError(f"{name} must be {allowed}, got {value}")
+        if not 0 <= instance <= MAX_SEED:
+            raise ValueError(f"instance must be in [0, 2**63), got {instance}")
+        self.garnet = garnet(self.size, instance)
+        if self.garnet.most == 0:
+            raise ValueError(f"no road leads to a coin in instance {instance} of {self.size}: choose another one")
+        self.max_turns = self.size.turns
+        self.action_space = spaces.Discrete(self.size.actions)
+        self.observation_space = spaces.Box(0.0, 1.0, (self.size.states + self.max_turns + 1,), np.float32)
+        # In one row for each turn, state and action; the cuts are split into their columns.
+        self._successors = self.garnet.successors.reshape(-1, self.size.branching)
+        self._cuts = [cuts.ravel() for cuts in np.moveaxis(self.garnet.cuts, 3, 0)]
+        super().__init__(n_lanes)
+        self.starts = np.zeros(n_lanes, dtype=np.int64)
+        self.states = np.zeros(n_lanes, dtype=np.int64)
+        self.collected = np.zeros(n_lanes, dtype=np.int64)
+        self.found = np.zeros(n_lanes, dtype=bool)
+
+    def _start(self, lanes: Lanes) -> None:
+        starts = integers(self.size.states, self.task_seeds[lanes], _START)
+        self.starts[lanes] = starts
+        self.states[lanes] = starts
+        self.collected[lanes] = 0
+        self.found[lanes] = False
+
+    def _advance(self, actions: NDArray[np.int64], lanes: Lanes) -> StepResult:
+        turns = self.turns[lanes]
+        acted = actions != NO_ACTION
+        # Who does not choose takes the first road and finds nothing, which is never better than choosing it.
+        rows = ((turns - 1) * self.size.states + self.states[lanes]) * self.size.actions + np.where(acted, actions, 0)
+        draws = uniform(self.noise_seeds[lanes], _MOVE, turns)
+        branches = np.zeros(len(rows), dtype=np.int64)
+        for cuts in self._cuts:
+            branches += draws >= cuts[rows]
+        states = self._successors[rows, branches]
+        found = acted & (self.garnet.coins[turns - 1, states] == 1)
+        collected = self.collected[lanes] + found
+        self.states[lanes] = states
+        self.found[lanes] = found
+        self.collected[lanes] = collected
+        dones = turns == self.max_turns
+        successes = dones & (collected >= SUCCESS_SHARE * self.garnet.values[0, self.starts[lanes]])
+        rewards = np.where(dones, collected / self.garnet.most, 0.0)
+        return StepResult(rewards.astype(np.float32), dones, successes)
+
+    def observe(self, lanes: Lanes = ALL_LANES) -> NDArray[np.float32]:
+        parts = [
+            one_hot(self.states[lanes], self.size.states),
+            one_hot(self.turns[lanes], self.max_turns),
+            (self.collected[lanes] / self.garnet.most).astype(np.float32)[:, None],
+        ]
+        return np.concatenate(parts, axis=1)
+
+    def expert_actions(self, lanes: Lanes = ALL_LANES) -> NDArray[np.int64]:
+        # After the last turn there is nothing to choose; any action will do.
+        return self.garnet.best_actions[np.minimum(self.turns[lanes], self.max_turns - 1), self.states[lanes]]
+
+    def optimal_value(self) -> float:
+        return float(self.garnet.values[0].sum()) / self.size.states / self.garnet.most
+
+    def opening_text(self, lane: int) -> str:
+        size = self.size
+        paying = "1 town has" if size.coins == 1 else f"{size.coins} towns have"
+        leads = "one town" if size.branching == 1 else f"one of {size.branching} towns by chance"
+        other = "another" if size.branching == 1 else "others"
+        return (
+            f"Guide: You travel for {size.turns} days between {size.states} towns. Every day you take one of the roads "
+            f"{', '.join(ROADS[: size.actions])}. Each leads to {leads}, on another day to {other}. Every evening "
+            f"{paying} a coin for you if you arrive there, on another day elsewhere. Nobody has a map, but it is the "
+            f"same one on every journey. Coins on the luckiest journey: {self.garnet.most}. Write for example "
+            f'"{self.action_text(lane, np.array(0))}".\n'
+            f"Guide: Day 1 begins in {town(int(self.states[lane]))}."
+        )
+
+    def action_text(self, lane: int, action: NDArray[np.int64]) -> str:
+        return f"take the {ROADS[int(action)]} road"
+
+    def reply_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
+        where, collected = town(int(self.states[lane])), self.collected[lane]
+        if action == NO_ACTION:
+            text = f"Guide: You chose no road, were taken along the {ROADS[0]} one to {where}, and looked for no coin."
+        else:
+            text = f"Guide: It leads to {where}. You find {'a coin' if self.found[lane] else 'nothing'} there."
+        if not result.dones[0]:
+            return f"{text} Coins so far: {collected}. Day {self.turns[lane] + 1} begins."
+        return f"{text}\nGuide: The journey is over. Coins: {collected}.\nReward: {result.rewards[0]:.3g}"
+
+
+class GarnetTreeEnv(TaskEnv):
+    """
+    ## Description
+    A random Markov decision process of the Garnet kind (Archibald, McKinnon and Thomas 1995), laid out over a
+    finite number of turns. It has no structure beyond its size, so it serves as the control for the tasks that
+    have one, and its optimum is known exactly.
+
+    The traveller is in one of some towns (the states) and takes one of some roads (the actions). A road leads
+    to one of ``branching`` towns, drawn with probabilities of its own. At each turn some towns hold a coin for
+    whoever arrives. Roads, probabilities and coins are drawn anew for each turn, so that the same town asks
+    for another road at another turn. They are fixed by ``instance`` and are the same in all episodes: an agent
+    is not told the map but can learn it, from what it sees and from one reward at the end.
+
+    | level | states | actions | branching | towns with a coin | turns | most coins (instance 0) |
+    | --- | --- | --- | --- | --- | --- | --- |
+    | easy | 8 | 3 | 2 | 1 | 5 | 3 |
+    | medium | 16 | 4 | 2 | 1 | 8 | 7 |
+    | hard | 64 | 6 | 3 | 4 | 20 | 18 |
+
+    A successor set is uniform over all sets of ``branching`` different states; its probabilities are the gaps
+    that ``branching - 1`` independent uniform numbers leave in [0, 1]; the towns with a coin are a uniform set
+    of that number.
+
+    ## Action Space
+    ``Discrete(actions)``: the road. All are valid at all times. In words, a message that names no road takes
+    the first one without picking up a coin, which is never better than to choose that road.
+
+    ## Observation Space
+    ``Box(0, 1, (states + turns + 1,))``. In this order: the town (one-hot), the turn (one-hot, zeros after the
+    last), and the coins collected so far, divided by the greatest number that any journey can bring. Not
+    visible is the map: the successors, their probabilities, and where the coins are. The size is 14 (easy),
+    25 (medium), 85 (hard).
+
+    ## Rewards
+    At the last turn: the coins collected, divided by the greatest number that any journey can bring (from any
+    start, with the greatest luck). ``info["is_success"]`` tells whether the coins are at least 95% of what
+    optimal play collects on average from the same start; with bad luck optimal play itself misses that.
+
+    Exact mean returns, from the map, of instance 0: of random play; of the road with the best chance of a coin
+    at this very turn; of the best policy that does not look at the turn (easy only, where all can be
+    tried); and of optimal play:
+
+    | level | random | one turn ahead | blind to the turn | optimal |
+    | --- | --- | --- | --- | --- |
+    | easy | 0.238 | 0.489 | 0.503 | 0.664 |
+    | medium | 0.083 | 0.451 | | 0.569 |
+    | hard | 0.071 | 0.334 | | 0.458 |
+
+    ## Expert
+    Plays the optimal policy of the map, found by backward induction. It sees the whole map, which an agent has
+    to learn; it does not see what chance will bring. ``optimal_value()`` is its exact mean return over uniform
+    starts.
+
+    ## Starting State
+    The town is uniform, drawn from the seed. The successors on the way are drawn from the noise seed and the
+    turn.
+
+    ## Episode End
+    The episode terminates after the last turn.
+
+    ## Arguments
+    - ``level`` (default ``"easy"``): ``"easy"``, ``"medium"`` or ``"hard"``
+    - ``states`` (default None, from 2 to 256): towns; None, here and below: as the level says
+    - ``actions`` (default None, from 2 to 12): roads
+    - ``branching`` (default None, from 1 to ``states``): towns a road can lead to; 1 is deterministic
+    - ``coins`` (default None, from 1 to ``states - 1``): towns with a coin at each turn
+    - ``turns`` (default None, at least 1): length of an episode
+    - ``instance`` (default 0, in [0, 2**63)): the seed of the map
+    - ``render_mode``: ``"ansi"`` for a transcript
+
+    ## Version History
+    - v0: first version
+    """
+
+    def __init__(
+        self,
+        level: str = "easy",
+        states: int | None = None,
+        actions: int | None = None,
+        branching: int | None = None,
+        coins: int | None = None,
+        turns: int | None = None,
+        instance: int = 0,
+        render_mode: str | None = None,
+    ) -> None:
+        make_task = partial(
+            GarnetTree,
+            level=level,
+            states=states,
+            actions=actions,
+            branching=branching,
+            coins=coins,
+            turns=turns,
+            instance=instance,
+        )
+        super().__init__(make_task, render_mode)

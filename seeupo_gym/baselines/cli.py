@@ -167,19 +167,24 @@ def _envs(arguments: argparse.Namespace) -> int:
 
     rows = []
     for env_id in ENV_IDS:
-        env = gym.make(env_id)
-        scores = reference_scores(env_id)
-        rows.append(
-            [
-                env_id,
-                str(env.observation_space),
-                str(env.action_space),
-                str(env.get_wrapper_attr("max_turns")),
-                *(["", ""] if scores is None else [f"{scores.random:.3f}", f"{scores.expert:.3f}"]),
-            ]
-        )
-        env.close()
-    print(format_table(["id", "observations", "actions", ">turns", ">random", ">expert"], rows))
+        for level in gym.make(env_id).get_wrapper_attr("task").levels or ("",):
+            kwargs: dict[str, Any] = {"level": level} if level else {}
+            task = gym.make(env_id, **kwargs).get_wrapper_attr("task")
+            scores = reference_scores(env_id, **kwargs)
+            assert scores is not None, "every task of this package has them"
+            rows.append(
+                [
+                    env_id,
+                    level,
+                    str(task.observation_space),
+                    str(task.action_space),
+                    "yes" if task.has_action_masks else "",
+                    str(task.max_turns),
+                    f"{scores.random:.3f}",
+                    f"{scores.expert:.3f}",
+                ]
+            )
+    print(format_table(["id", "level", "observations", "actions", "masks", ">turns", ">random", ">expert"], rows))
     return 0
 
 

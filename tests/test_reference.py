@@ -33,7 +33,7 @@ def test_committed_scores_are_reproduced_exactly(key):
     env_id, settings = key
     measured = [measure(env_id, policy, **dict(settings)) for policy in (random_policy, expert_policy)]
     assert REFERENCE_SCORES[key] == tuple(measured)
-    assert measured[1] - measured[0] > 0.5
+    assert measured[1] - measured[0] > 0.2
 
 
 def test_printed_table_is_the_committed_one(capsys):
@@ -46,8 +46,9 @@ def test_every_default_and_level_is_in_the_table(monkeypatch):
     monkeypatch.setattr(reference, "_measure_both", None)  # would fail if called
     for env_id in ENV_IDS:
         assert reference_scores(env_id) == REFERENCE_SCORES[env_id, ()]
-    for level in LEVELS:
-        assert reference_scores(TOOL, level=level, flat=False, render_mode="ansi") is not None
+        for level in gym.make(env_id).get_wrapper_attr("task").levels:
+            assert reference_scores(env_id, level=level, render_mode="ansi") is not None
+    assert reference_scores(TOOL, level="medium", flat=False) is not None
     assert reference_scores(TOOL, level="easy") == reference_scores(TOOL)
     assert reference_scores(TOOL, level="hard") != reference_scores(TOOL)
 

@@ -13,14 +13,14 @@ ENTRY_POINTS = {
     "CoordinationTrap-v0": "seeupo_gym.envs.coordination_trap:CoordinationTrapEnv",
     "ContextChain-v0": "seeupo_gym.envs.context_chain:ContextChainEnv",
     "ToolChain-v0": "seeupo_gym.envs.tool_chain:ToolChainEnv",
+    "GarnetTree-v0": "seeupo_gym.envs.garnet_tree:GarnetTreeEnv",
+    "SlotDialogue-v0": "seeupo_gym.envs.slot_dialogue:SlotDialogueEnv",
+    "WebNav-v0": "seeupo_gym.envs.web_nav:WebNavEnv",
+    "GuessNumber-v0": "seeupo_gym.envs.guess_number:GuessNumberEnv",
+    "Mastermind-v0": "seeupo_gym.envs.mastermind:MastermindEnv",
+    "TwentyQuestions-v0": "seeupo_gym.envs.twenty_questions:TwentyQuestionsEnv",
     "DeadlinePlanner-v0": "seeupo_gym.envs.deadline_planner:DeadlinePlannerEnv",
     "Blocksworld-v0": "seeupo_gym.envs.blocksworld:BlocksworldEnv",
-    "TwentyQuestions-v0": "seeupo_gym.envs.twenty_questions:TwentyQuestionsEnv",
-    "GuessNumber-v0": "seeupo_gym.envs.guess_number:GuessNumberEnv",
-    "GarnetTree-v0": "seeupo_gym.envs.garnet_tree:GarnetTreeEnv",
-    "WebNav-v0": "seeupo_gym.envs.web_nav:WebNavEnv",
-    "Mastermind-v0": "seeupo_gym.envs.mastermind:MastermindEnv",
-    "SlotDialogue-v0": "seeupo_gym.envs.slot_dialogue:SlotDialogueEnv",
 }
 
 ENV_IDS = tuple(f"{NAMESPACE}/{name}" for name in ENTRY_POINTS)

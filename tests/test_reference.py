@@ -22,7 +22,6 @@ from seeupo_gym.envs.reference import (
     reference_scores,
 )
 from seeupo_gym.envs.task import NO_ACTION
-from seeupo_gym.envs.tool_chain_world import LEVELS
 
 TRAP, CHAIN, TOOL = ENV_IDS[:3]
 PAGE = Path(__file__).parents[1] / "docs" / "environments.md"

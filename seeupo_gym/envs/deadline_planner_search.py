@@ -98,10 +98,10 @@ def _expected(done_at: Tables, planned: NDArray[np.int64], errors: tuple[int, ..
         if unknown.any():
             # The first entries are never looked up: no estimate is less than the parts of its error that are unknown.
             mean = np.empty_like(table)
+            mean[:, :error] = 0.0
             mean[:, error:-error] = table[:, : -2 * error] + table[:, 2 * error :]
             mean[:, -error:] = table[:, -2 * error : -error]
             mean *= 0.5
-            mean[:, :error] = 0.0
             table = np.where(unknown, mean, table)
     if hold_up:
         late = np.zeros_like(table)

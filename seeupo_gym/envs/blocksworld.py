@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from seeupo_gym.envs.blocksworld_tables import MAX_BLOCKS, tables
 from seeupo_gym.envs.counter_rng import integers, uniform
-from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task
+from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level
 
 MIN_BLOCKS = 3
 MIN_DISTANCE = 2
@@ -45,13 +45,12 @@ class Blocksworld(Task):
     def __init__(
         self, n_lanes: int = 1, level: str = "easy", blocks: int | None = None, spread: bool | None = None
     ) -> None:
-        if level not in LEVELS:
-            raise ValueError(f"unknown level {level!r}: choose one of {', '.join(map(repr, LEVELS))}")
-        self.n_blocks = LEVELS[level].blocks if blocks is None else blocks
+        size = choose_level(level, LEVELS)
+        self.n_blocks = size.blocks if blocks is None else blocks
         if not MIN_BLOCKS <= self.n_blocks <= MAX_BLOCKS:
             raise ValueError(f"blocks must be from {MIN_BLOCKS} to {MAX_BLOCKS}, got {blocks}")
-        self.slip = LEVELS[level].slip
-        self.spread = LEVELS[level].spread if spread is None else spread
+        self.slip = size.slip
+        self.spread = size.spread if spread is None else spread
         self.tables = tables(self.n_blocks)
         self.max_turns = TURNS_PER_MOVE * int(self.tables.longest.max())
         self._n_moves = self.n_blocks**2

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from seeupo_gym.envs.counter_rng import uniform
 from seeupo_gym.envs.deadline_planner_search import HOLD_UP, Jobs, look_ahead
-from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task
+from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level
 
 
 class Level(NamedTuple):
@@ -79,9 +79,7 @@ class DeadlinePlanner(Task):
     levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
 
     def __init__(self, n_lanes: int = 1, level: str = "easy") -> None:
-        if level not in LEVELS:
-            raise ValueError(f"unknown level {level!r}: choose one of {', '.join(map(repr, LEVELS))}")
-        self.level = LEVELS[level]
+        self.level = choose_level(level, LEVELS)
         n_jobs, n_parts, side = self.level.n_jobs, len(self.level.errors), self.level.side
         # Every action takes a unit of time at least.
         self.max_turns = self.level.horizon

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from seeupo_gym.envs.counter_rng import integers, uniform
-from seeupo_gym.envs.task import ALL_LANES, MAX_SEED, NO_ACTION, Lanes, StepResult, Task, TaskEnv, one_hot
+from seeupo_gym.envs.task import ALL_LANES, MAX_SEED, NO_ACTION, Lanes, StepResult, Task, TaskEnv, choose_level, one_hot
 
 # An episode succeeds with this share of what optimal play gets on average from the same start.
 SUCCESS_SHARE = 0.95
@@ -142,10 +142,10 @@ class GarnetTree(Task):
         turns: int | None = None,
         instance: int = 0,
     ) -> None:
-        if level not in LEVELS:
-            raise ValueError(f"unknown level {level!r}: choose one of {', '.join(map(repr, LEVELS))}")
         given = {"states": states, "actions": actions, "branching": branching, "coins": coins, "turns": turns}
-        self.size = LEVELS[level]._replace(**{name: value for name, value in given.items() if value is not None})
+        self.size = choose_level(level, LEVELS)._replace(
+            **{name: value for name, value in given.items() if value is not None}
+        )
         limits = {
             "states": (2, MAX_STATES),
             "actions": (2, len(ROADS)),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from seeupo_gym.envs.counter_rng import integers, uniform
 from seeupo_gym.envs.messages import find_action
-from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, StepResult, Task, TaskEnv, one_hot
+from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, StepResult, Task, TaskEnv, choose_level, one_hot
 
 LATE_COST = 0.1
 MAX_RANGE = 500
@@ -78,10 +78,8 @@ class GuessNumber(Task):
         feedback: str | None = None,
         noise: float | None = None,
     ) -> None:
-        if level not in LEVELS:
-            raise ValueError(f"unknown level {level!r}: choose one of {', '.join(map(repr, LEVELS))}")
         given: dict[str, Any] = {"range": range, "turns": turns, "feedback": feedback, "noise": noise}
-        self.level = _checked(LEVELS[level]._replace(**{k: v for k, v in given.items() if v is not None}))
+        self.level = _checked(choose_level(level, LEVELS)._replace(**{k: v for k, v in given.items() if v is not None}))
         n = self.level.range
         self.max_turns = self.level.turns
         self.hints = HINTS[self.level.feedback]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from seeupo_gym.envs.counter_rng import integers
 from seeupo_gym.envs.mastermind_codes import all_codes, feedback_table, minimax_guess
 from seeupo_gym.envs.messages import MessageError, plain
-from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, StepResult, Task, TaskEnv, one_hot
+from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, StepResult, Task, TaskEnv, choose_level, one_hot
 
 COLOURS = ("red", "green", "blue", "yellow", "orange", "purple", "pink", "brown")
 LATE_COST = 0.1
@@ -79,10 +79,8 @@ class Mastermind(Task):
         turns: int | None = None,
         flat: bool = False,
     ) -> None:
-        if level not in LEVELS:
-            raise ValueError(f"unknown level {level!r}: choose one of {', '.join(map(repr, LEVELS))}")
         given: dict[str, Any] = {"pegs": pegs, "colours": colours, "turns": turns}
-        self.level = _checked(LEVELS[level]._replace(**{k: v for k, v in given.items() if v is not None}))
+        self.level = _checked(choose_level(level, LEVELS)._replace(**{k: v for k, v in given.items() if v is not None}))
         self.flat = flat
         n_pegs, n_colours, self.max_turns = self.level
         self._codes = all_codes(n_pegs, n_colours)

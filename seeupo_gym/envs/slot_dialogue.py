@@ -24,7 +24,7 @@ from seeupo_gym.envs.slot_dialogue_world import (
     refusal,
     statement,
 )
-from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, one_hot
+from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level, one_hot
 
 TURN_COST = 0.01
 PARTIAL_CREDIT = 0.5
@@ -52,9 +52,7 @@ class SlotDialogue(Task):
     levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
 
     def __init__(self, n_lanes: int = 1, level: str = "easy") -> None:
-        if level not in LEVELS:
-            raise ValueError(f"unknown level {level!r}: choose one of {', '.join(map(repr, LEVELS))}")
-        self.level = LEVELS[level]
+        self.level = choose_level(level, LEVELS)
         self.max_turns = self.level.max_turns
         n_slots, n_values, n_items = len(self.level.slots), self.level.n_values, self.level.n_items
         counts = dict(zip(Act, (n_slots, n_slots, 1, n_items, 1, 1), strict=True))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -17,6 +17,8 @@ from seeupo_gym.envs.messages import find_action
 Lanes = NDArray[np.int64] | slice
 
 ALL_LANES = slice(None)
+
+LevelT = TypeVar("LevelT")
 
 # What stands in every component of an action that was not taken: the turn passes, and nothing else happens.
 NO_ACTION = -1
@@ -44,6 +46,20 @@ def one_hot(indices: NDArray[np.int64], n: int) -> NDArray[np.float32]:
     """
     vectors: NDArray[np.bool_] = indices[:, None] == np.arange(n)
     return vectors.astype(np.float32)
+
+
+def choose_level(level: str, levels: Mapping[str, LevelT]) -> LevelT:
+    """
+    Look up a level of difficulty.
+
+    :param level: its name
+    :param levels: name -> what it sets
+    :return: what it sets
+    :raises ValueError: for an unknown name; says which there are
+    """
+    if level not in levels:
+        raise ValueError(f"unknown level {level!r}: choose one of {', '.join(map(repr, levels))}")
+    return levels[level]
 
 
 class Task(ABC):

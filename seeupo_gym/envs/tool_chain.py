@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from seeupo_gym.envs.counter_rng import integers, uniform
 from seeupo_gym.envs.messages import find_action, plain
-from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, one_hot
+from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level, one_hot
 from seeupo_gym.envs.tool_chain_world import LEVELS, TOOLS, TYPES, paths
 
 PARTIAL_CREDIT = 0.5
@@ -32,9 +32,7 @@ class ToolChain(Task):
     levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
 
     def __init__(self, n_lanes: int = 1, level: str = "easy", flat: bool = False) -> None:
-        if level not in LEVELS:
-            raise ValueError(f"unknown level {level!r}: choose one of {', '.join(map(repr, LEVELS))}")
-        self.level = LEVELS[level]
+        self.level = choose_level(level, LEVELS)
         self.flat = flat
         self.max_turns = self.level.max_turns
         n_tools, n_records = self.level.n_tools, self.level.n_records

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from seeupo_gym.envs.counter_rng import hash_bits, integers, uniform
-from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, StepResult, Task, TaskEnv, one_hot
+from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, StepResult, Task, TaskEnv, choose_level, one_hot
 
 # Taken off the final reward for each turn that did not name an animal.
 TURN_COST = 0.02
@@ -77,9 +77,7 @@ class TwentyQuestions(Task):
     levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
 
     def __init__(self, n_lanes: int = 1, level: str = "easy") -> None:
-        if level not in LEVELS:
-            raise ValueError(f"unknown level {level!r}: choose one of {', '.join(map(repr, LEVELS))}")
-        self.level = LEVELS[level]
+        self.level = choose_level(level, LEVELS)
         self.max_turns = self.level.max_turns
         n_objects, n_attributes = self.level.n_objects, self.level.n_attributes
         self.action_space = spaces.Discrete(n_attributes + n_objects)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from seeupo_gym.envs.counter_rng import hash_bits, uniform
 from seeupo_gym.envs.messages import find_action, plain
-from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, one_hot
+from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level, one_hot
 from seeupo_gym.envs.web_nav_site import (
     ADD,
     ATTRIBUTES,
@@ -61,9 +61,7 @@ class WebNav(Task):
     levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
 
     def __init__(self, n_lanes: int = 1, level: str = "easy") -> None:
-        if level not in LEVELS:
-            raise ValueError(f"unknown level {level!r}: choose one of {', '.join(map(repr, LEVELS))}")
-        self.level = LEVELS[level]
+        self.level = choose_level(level, LEVELS)
         self.max_turns = self.level.max_turns
         self.site = site = Site(self.level)
         self.shop = Shop(self.level, site, n_lanes)

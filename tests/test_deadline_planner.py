@@ -209,7 +209,7 @@ def test_sizes_of_the_levels(level, size):
     task = DeadlinePlanner(1, level)
     assert task.observation_space.shape == (size,)
     assert task.action_space.n == task.level.n_jobs + 2
-    row = next(line for line in DeadlinePlannerEnv.__doc__.splitlines() if line.startswith(f"    | {level} "))
+    row = next(line for line in DeadlinePlannerEnv.__doc__.splitlines() if line.strip().startswith(f"| {level} "))
     jobs, first, _, _, error, slack, last_call, _, horizon = (cell.strip() for cell in row.split("|")[2:-1])
     assert (jobs, first) == (str(task.level.n_jobs), str(task.level.n_first))
     assert error == ", ".join(map(str, task.level.errors))

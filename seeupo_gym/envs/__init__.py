@@ -2,6 +2,7 @@
 
 import gymnasium as gym
 
+from seeupo_gym.envs.suites import SUITE_ENTRY_POINTS
 from seeupo_gym.envs.text_view import TextView
 
 __all__ = ["ENTRY_POINTS", "ENV_IDS", "NAMESPACE", "TextView", "register_envs"]
@@ -27,10 +28,10 @@ ENV_IDS = tuple(f"{NAMESPACE}/{name}" for name in ENTRY_POINTS)
 
 
 def register_envs() -> None:
-    """Register every id that is not registered yet."""
-    for env_id, entry_point in zip(ENV_IDS, ENTRY_POINTS.values(), strict=True):
-        if env_id not in gym.registry:
-            gym.register(env_id, entry_point=entry_point)
+    """Register every id that is not registered yet, of the package's own tasks and of the suites of others."""
+    for name, entry_point in {**ENTRY_POINTS, **SUITE_ENTRY_POINTS}.items():
+        if f"{NAMESPACE}/{name}" not in gym.registry:
+            gym.register(f"{NAMESPACE}/{name}", entry_point=entry_point)
 
 
 register_envs()

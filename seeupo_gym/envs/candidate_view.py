@@ -1,0 +1,144 @@
+"""Text environments with changing lists of commands, as features and a choice among candidates."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+# Texts whose features are kept; the commands of a game come again and again.
+_CACHE_SIZE = 4096
+
+
+class HashedText:
+    """
+    Features of text: hashed word 1-2-grams, and hashed character 2-4-grams within words, half each.
+
+    Both halves have length 1 (0 for an empty text), with entries in [-1, 1].
+
+    :param n_features: length of the feature vector, at least 2
+    :raises ImportError: if scikit-learn is missing
+    """
+
+    def __init__(self, n_features: int) -> None:
+        if n_features < 2:
+            raise ValueError(f"n_features must be at least 2, got {n_features}")
+        try:
+            text = importlib.import_module("sklearn.feature_extraction.text")
+        except ImportError as error:
+            raise ImportError("CandidateView needs a package: pip install scikit-learn") from error
+        half = n_features // 2
+        self._vectorizers = (
+            text.HashingVectorizer(n_features=n_features - half, ngram_range=(1, 2), dtype=np.float32),
+            text.HashingVectorizer(n_features=half, analyzer="char_wb", ngram_range=(2, 4), dtype=np.float32),
+        )
+        self._cache: dict[str, NDArray[np.float32]] = {}
+
+    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """
+        Compute the features.
+
+        :param texts: at least one text
+        :return: shape (len(texts), n_features)
+        """
+        new = [text for text in dict.fromkeys(texts) if text not in self._cache]
+        if len(self._cache) + len(new) > _CACHE_SIZE:
+            self._cache.clear()
+            new = list(dict.fromkeys(texts))
+        if new:
+            rows = np.hstack([vectorizer.transform(new).toarray() for vectorizer in self._vectorizers])
+            # Entries of normed rows can pass 1 by a rounding error.
+            self._cache.update(zip(new, np.clip(rows, -1.0, 1.0), strict=True))
+        return np.stack([self._cache[text] for text in texts])
+
+
+class CandidateView(gym.Wrapper[Any, Any, Any, Any]):
+    """
+    A text environment with ``info["admissible_commands"]`` as a choice among candidates.
+
+    The observation is a dict: ``state``, the features of what was read and of the last command, one after another;
+    ``candidates``, a row of features for each admissible command, in the environment's order and zero beyond the
+    last one; and ``turn``, the share of the turns that is spent. Action ``i`` sends command ``i``, and an action that
+    :meth:`action_masks` rules out sends an empty message. ``info["command"]`` tells what was sent.
+
+    :param env: the text environment; it needs an attribute ``max_turns``
+    :param n_candidates: number of rows and of actions
+    :param n_features: features of each text (see :class:`HashedText`)
+    :param state_keys: entries of ``info`` that are read in place of the observation, each with its own features
+    :raises ImportError: if scikit-learn is missing
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[str, str],
+        n_candidates: int = 96,
+        n_features: int = 512,
+        state_keys: Sequence[str] = (),
+    ) -> None:
+        super().__init__(env)
+        if n_candidates < 1:
+            raise ValueError(f"n_candidates must be at least 1, got {n_candidates}")
+        if not env.has_wrapper_attr("max_turns"):
+            raise ValueError(f"CandidateView needs an environment with an attribute max_turns, got {env}")
+        self._features = HashedText(n_features)
+        self._state_keys = tuple(state_keys)
+        self._max_turns: int = env.get_wrapper_attr("max_turns")
+        state_size = n_features * (max(len(self._state_keys), 1) + 1)
+        self.observation_space = spaces.Dict(
+            {
+                "state": spaces.Box(-1.0, 1.0, (state_size,), np.float32),
+                "candidates": spaces.Box(-1.0, 1.0, (n_candidates, n_features), np.float32),
+                "turn": spaces.Box(0.0, 1.0, (1,), np.float32),
+            }
+        )
+        self.action_space = spaces.Discrete(n_candidates)
+        self._n_candidates, self._n_features = n_candidates, n_features
+        self._commands: list[str] = []
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
+        """Start an episode of the environment."""
+        text, info = self.env.reset(seed=seed, options=options)
+        self._turn = 0
+        return self._observe(text, "", info), info
+
+    def step(self, action: int) -> tuple[dict[str, NDArray[np.float32]], Any, bool, bool, dict[str, Any]]:
+        """
+        Send a command.
+
+        :param action: its place in the list of admissible commands
+        :raises ValueError: if the action is outside the action space
+        """
+        if not self.action_space.contains(action):
+            raise ValueError(f"the action must be in {self.action_space}, got {action!r}")
+        command = self._commands[action] if action < len(self._commands) else ""
+        text, reward, terminated, truncated, info = self.env.step(command)
+        self._turn += 1
+        return self._observe(text, command, info), reward, terminated, truncated, {**info, "command": command}
+
+    def _observe(self, text: str, command: str, info: dict[str, Any]) -> dict[str, NDArray[np.float32]]:
+        self._commands = list(info["admissible_commands"])
+        n = len(self._commands)
+        if n > self._n_candidates:
+            # Leaving some out could leave out the only right one, and nobody would know.
+            raise ValueError(f"{n} commands are admissible now: set n_candidates to at least that many")
+        read = [info[key] for key in self._state_keys] or [text]
+        candidates = np.zeros((self._n_candidates, self._n_features), dtype=np.float32)
+        if n:
+            candidates[:n] = self._features(self._commands)
+        return {
+            "state": self._features([*read, command]).ravel(),
+            "candidates": candidates,
+            "turn": np.array([min(self._turn / self._max_turns, 1.0)], dtype=np.float32),
+        }
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Return which actions send an admissible command, in sb3-contrib's layout: shape (n_candidates,)."""
+        mask: NDArray[np.bool_] = np.arange(self._n_candidates) < len(self._commands)
+        return mask

@@ -1,0 +1,270 @@
+"""BFCL v4 multi-turn: the function-calling conversations of the Berkeley Function Calling Leaderboard."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import importlib.resources
+import json
+import re
+import string
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+from gymnasium import spaces
+
+from seeupo_gym.envs.suites.bfcl_calls import MAX_CALLS, MAX_MESSAGE, Toolbox, fingerprint, read_calls
+
+INSTALL = "BFCLMultiTurn-v0 needs: pip install --no-deps bfcl-eval==2026.3.23 && pip install mpmath==1.3.0"
+CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
+SPLITS = ("all", "train", "test")
+# The categories vary the same 200 conversations, so that a task's index decides on its split in all of them.
+TEST_EVERY = 5
+
+MESSAGES_PER_TURN = 20
+MAX_RESULT = 50_000
+MAX_OBSERVATION = 1_000_000
+# Printable ASCII, and the dashes, quotes and dots that the data have besides.
+CHARSET = string.printable + "\u2013\u2014\u2019\u2011\u2026"
+_OUTSIDE = re.compile(f"[^{re.escape(CHARSET)}]")
+
+NEW_FUNCTIONS = "I have updated some more functions you can choose from. What about now?"
+CHECKER = "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker"
+
+
+class Category(NamedTuple):
+    """The data of one category; shared, never changed."""
+
+    entries: list[dict[str, Any]]
+    gold: list[list[list[str]]]
+    documents: dict[str, list[dict[str, Any]]]
+
+
+@functools.cache
+def load(category: str) -> Category:
+    """
+    Read a category's data.
+
+    :param category: one of ``CATEGORIES``
+    :raises ImportError: if the packages are not installed
+    """
+    try:
+        importlib.import_module("mpmath")
+        importlib.import_module(CHECKER)
+    except ImportError as error:
+        raise ImportError(INSTALL) from error
+    config = importlib.import_module("bfcl_eval.constants.executable_backend_config")
+    data = importlib.resources.files("bfcl_eval") / "data"
+
+    def read(path: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (data / path).read_text("utf-8").splitlines()]
+
+    entries = read(f"BFCL_v4_multi_turn_{category}.json")
+    gold = [answer["ground_truth"] for answer in read(f"possible_answer/BFCL_v4_multi_turn_{category}.json")]
+    files = config.MULTI_TURN_FUNC_DOC_FILE_MAPPING
+    classes = sorted({name for entry in entries for name in entry["involved_classes"]})
+    return Category(entries, gold, {name: read(f"multi_turn_func_doc/{files[name]}") for name in classes})
+
+
+def tools_of(category: str, task: int) -> Toolbox:
+    """A task's tools in their initial state."""
+    data = load(category)
+    names = {cls: frozenset(doc["name"] for doc in documents) for cls, documents in data.documents.items()}
+    return Toolbox(data.entries[task], names)
+
+
+class BFCLMultiTurnEnv(gym.Env[str, str]):
+    """
+    ## Description
+    A conversation of BFCL v4 multi-turn (Berkeley Function Calling Leaderboard): a user asks for several things in
+    turn, and the agent serves each request with calls of simulated tools (files, messages, tickets, trading, travel,
+    a vehicle, ...). Data, tools, state checker and response checker are those of ``bfcl-eval``. Text is parsed, never
+    evaluated: only documented functions of the task's tools can be called, with literals for arguments.
+
+    ## Action Space
+    ``Text``, up to 20,000 characters: one message of the assistant, either a list of calls
+    (``[ls(a=True), cd(folder='x')]``) or one call a line, positional arguments accepted. A message that is not made of
+    calls alone, or that is longer, has no calls; it ends the user's turn, as officially.
+
+    ## Observation Space
+    ``Text``: the user's message, or the results of the calls. ``info["functions"]`` has the documents of the functions
+    available, at reset and whenever some are added. ``info["calls"]`` says how many calls were read.
+
+    ## Rewards
+    At the end 1 if the conversation passes the official checks after every user turn, else 0. With ``dense_reward``
+    each user turn that passes before any has failed pays 1 / (user turns) at its end instead: 1 in all for a success.
+
+    ## Starting State
+    Task ``task``; or, of the split's tasks, number ``seed`` modulo their number. A reset without a seed draws a task.
+
+    ## Episode End
+    Terminates after the last user turn, or with the 21st message with calls in one user turn; such an episode has
+    failed, also in the last turn, where the official runner is lenient. ``info["is_success"]`` is the official verdict
+    and ``info["error"]`` the official type of the first error, empty for a success.
+
+    ## Arguments
+    See below. ``max_turns`` is 21 times the largest number of user turns among the split's tasks.
+
+    ## Version History
+    * v0: initial version, for bfcl-eval 2026.3.23
+
+    :param category: ``"base"``, ``"miss_func"`` (functions come later), ``"miss_param"`` (values come later) or
+        ``"long_context"`` (long results)
+    :param split: ``"test"`` (every fifth task), ``"train"`` (the others) or ``"all"``; the same tasks in each category
+    :param task: index of the task in the category; by default the seed decides
+    :param dense_reward: pay per user turn
+    :param render_mode: ``"ansi"`` makes :meth:`render` return the transcript of the episode so far
+    :raises ImportError: if bfcl-eval or mpmath is not installed
+    :raises ValueError: for an unknown category or split, or a task that is not in the split
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it mutable)
+
+    def __init__(
+        self,
+        category: str = "base",
+        split: str = "all",
+        task: int | None = None,
+        dense_reward: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        if category not in CATEGORIES:
+            raise ValueError(f"category must be one of {CATEGORIES}, got {category!r}")
+        if split not in SPLITS:
+            raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise TypeError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
+        data = load(category)
+        indices = range(len(data.entries))
+        tasks = [i for i in indices if split == "all" or (split == "test") == (i % TEST_EVERY == TEST_EVERY - 1)]
+        if task is not None and (isinstance(task, bool) or task not in tasks):
+            raise ValueError(f"task must be the index of a task in split {split!r}, got {task!r}")
+        self.category = category
+        self.tasks = tasks if task is None else [int(task)]
+        self.dense_reward = dense_reward
+        self.render_mode = render_mode
+        self.max_turns = (MESSAGES_PER_TURN + 1) * max(len(data.gold[i]) for i in self.tasks)
+        self.observation_space = spaces.Text(MAX_OBSERVATION, min_length=0, charset=CHARSET)
+        self.action_space = spaces.Text(MAX_MESSAGE, min_length=0, charset=CHARSET)
+        self._transcript: list[str] = []
+        self._running = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """
+        Start a conversation.
+
+        :param seed: decides on the task
+        :param options: must be empty
+        :raises ValueError: for an option, as there are none
+        """
+        super().reset(seed=seed)
+        if options:
+            raise ValueError(f"{type(self).__name__} has no reset options, got {sorted(options)}")
+        number = int(self.np_random.integers(len(self.tasks))) if seed is None else seed % len(self.tasks)
+        self.task = self.tasks[number]
+        data = load(self.category)
+        self._entry, self._gold = data.entries[self.task], data.gold[self.task]
+        self._model, self._truth = tools_of(self.category, self.task), tools_of(self.category, self.task)
+        documents = [doc for name in self._entry["involved_classes"] for doc in data.documents[name]]
+        # Functions that are told of only later; the tools have them all the same, as officially.
+        self._held = {int(turn): names for turn, names in self._entry.get("missed_function", {}).items()}
+        held = {name for names in self._held.values() for name in names}
+        self._later = {doc["name"]: doc for doc in documents if doc["name"] in held}
+        self._functions = [doc for doc in documents if doc["name"] not in held]
+        self._turn, self._messages = 0, 0
+        self._results: list[str] = []
+        self._error = ""
+        self._running = True
+        self._transcript = []
+        return self._say(self._question()), {"functions": copy.deepcopy(self._functions), "task": self._entry["id"]}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """
+        Take one message of the assistant.
+
+        :param action: the message
+        :raises ValueError: if it is not text
+        :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
+        """
+        if not isinstance(action, str):
+            raise ValueError(f"a message must be a str, got {type(action).__name__}")
+        if not self._running:
+            raise gym.error.ResetNeeded("the episode is over (or never began): call reset() before step()")
+        if self.render_mode == "ansi":
+            self._transcript.append(f"Agent: {_clean(action[:MAX_MESSAGE])}")
+        calls = read_calls(action)
+        info: dict[str, Any] = {"calls": len(calls)}
+        if calls:
+            self._messages += 1
+            shown = []
+            for i, call in enumerate(calls):
+                too_many = f"Error during execution: a message may have {MAX_CALLS} calls at most"
+                result = self._model.run(call) if i < MAX_CALLS else too_many
+                self._results.append(fingerprint(result))
+                shown.append(f"Tool: {result[:MAX_RESULT]}")
+            if self._messages <= MESSAGES_PER_TURN:
+                return self._say("\n".join(shown)), 0.0, False, False, info
+            self._error = self._error or "multi_turn:force_terminated"
+            reply = f"System: stopped after {MESSAGES_PER_TURN} messages with calls in one user turn."
+            return self._end("\n".join([*shown, reply]), 0.0, info)
+        self._error = self._error or self._check()
+        paid = 1 / len(self._gold) if self.dense_reward and not self._error else 0.0
+        self._turn, self._messages = self._turn + 1, 0
+        if self._turn == len(self._gold):
+            return self._end("System: the conversation is over.", paid, info)
+        if self._turn in self._held:
+            self._functions += [self._later[name] for name in self._held[self._turn]]
+            info["functions"] = copy.deepcopy(self._functions)
+        return self._say(self._question()), paid, False, False, info
+
+    def _end(self, reply: str, paid: float, info: dict[str, Any]) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Close the episode."""
+        self._running = False
+        success = not self._error
+        reward = paid if self.dense_reward else float(success)
+        return self._say(reply), reward, True, False, {**info, "is_success": success, "error": self._error}
+
+    def _question(self) -> str:
+        """The user's message of this turn; officially it is missing where functions are added."""
+        messages = self._entry["question"][self._turn]
+        return "User: " + ("\n".join(message["content"] for message in messages) if messages else NEW_FUNCTIONS)
+
+    def _check(self) -> str:
+        """
+        Run the turn's gold calls and compare, as the official checker does after a turn.
+
+        :return: the official type of the error, or nothing
+        """
+        gold = self._gold[self._turn]
+        wanted = [fingerprint(self._truth.run(call)) for text in gold for call in read_calls(text)]
+        if not gold:
+            return ""
+        if not self._messages:
+            return "multi_turn:empty_turn_model_response"
+        checker = importlib.import_module(CHECKER)
+        verdict = checker.state_checker(self._model.tools, self._truth.tools)
+        if verdict["valid"]:
+            verdict = checker.response_checker(self._results, wanted, self._turn)
+        return "" if verdict["valid"] else str(verdict["error_type"])
+
+    def _say(self, text: str) -> str:
+        """Make an observation of a text."""
+        text = _clean(text[:MAX_OBSERVATION])
+        if self.render_mode == "ansi":
+            self._transcript.append(text)
+        return text
+
+    def expert_message(self) -> str:
+        """The gold calls of this user turn, then a closing message; it follows no conversation that went astray."""
+        gold = self._gold[self._turn] if self._running else []
+        return f"[{', '.join(gold)}]" if gold and not self._messages else "Done."
+
+    def render(self) -> str | None:
+        """Return the transcript so far (``render_mode="ansi"``), else None."""
+        return "\n".join(self._transcript) if self.render_mode == "ansi" else None
+
+
+def _clean(text: str) -> str:
+    """Replace the characters that the observation space does not have."""
+    return _OUTSIDE.sub("?", text)

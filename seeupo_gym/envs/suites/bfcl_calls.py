@@ -1,0 +1,164 @@
+"""Calls that a model writes for BFCL's tools: read without evaluating anything, run on tools of the episode's own."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import decimal
+import hashlib
+import importlib
+import json
+import warnings
+from typing import Any, NamedTuple
+
+MAX_MESSAGE = 20_000
+MAX_CALLS = 100
+
+# Caps on arguments with which a legal call would run for minutes or fill the memory.
+MAX_PRECISION = 1000
+MAX_POWER_BITS = 20_000
+MAX_TREE_CHARACTERS = 2_000_000
+
+
+class Call(NamedTuple):
+    """One call as the parser found it; nothing in it has been looked at yet."""
+
+    node: ast.Call
+
+    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """
+        Read the arguments, which must be literals.
+
+        :raises ValueError: for anything else
+        """
+        if any(keyword.arg is None for keyword in self.node.keywords):
+            raise ValueError("** is not allowed")
+        positional = [ast.literal_eval(argument) for argument in self.node.args]
+        return positional, {str(word.arg): ast.literal_eval(word.value) for word in self.node.keywords}
+
+
+def read_calls(message: str) -> list[Call]:
+    """
+    Find the calls of a message: a list of calls, or calls one a line.
+
+    :param message: what the model wrote
+    :return: no calls unless the whole message consists of them, as officially
+    """
+    text = message.strip("`\n ")
+    if len(message) > MAX_MESSAGE:
+        return []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the parser warns of "\d" in strings
+            statements = ast.parse(text).body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return []
+    calls = []
+    for statement in statements:
+        if not isinstance(statement, ast.Expr):
+            return []
+        value = statement.value
+        for node in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
+            if not isinstance(node, ast.Call):
+                return []
+            calls.append(Call(node))
+    return calls
+
+
+def fingerprint(result: str) -> str:
+    """What the checker compares: equal exactly for equal results, and short, so that an episode stays small."""
+    return result if len(result) <= 200 else hashlib.sha256(result.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Toolbox:
+    """
+    The tools of one task, in the state that the calls made so far have left them in.
+
+    :param entry: the task as the data has it
+    :param functions: names of the documented functions of each of its classes; nothing else can be called
+    """
+
+    def __init__(self, entry: dict[str, Any], functions: dict[str, frozenset[str]]) -> None:
+        config = importlib.import_module("bfcl_eval.constants.executable_backend_config")
+        long_context = "long_context" in entry["id"]
+        self.tools: dict[str, Any] = {}
+        for name in entry["involved_classes"]:
+            tool = getattr(importlib.import_module(config.CLASS_FILE_PATH_MAPPING[name]), name)()
+            if name not in config.STATELESS_CLASSES:
+                tool._load_scenario(copy.deepcopy(entry["initial_config"].get(name, {})), long_context=long_context)
+            self.tools[name] = tool
+        self._owner = {function: name for name in self.tools for function in functions[name]}
+
+    def run(self, call: Call) -> str:
+        """
+        Run a call.
+
+        :return: the result in the official form, or what went wrong
+        """
+        try:
+            name = call.node.func
+            if not isinstance(name, ast.Name):
+                raise ValueError("only functions called by their plain name are allowed")
+            if name.id not in self._owner:
+                raise NameError(f"name '{name.id}' is not defined")
+            positional, keywords = call.arguments()
+            tool = self.tools[self._owner[name.id]]
+            self._check(name.id, positional, keywords)
+            # MathAPI sets the precision of the whole process; what it sets must not outlive the call.
+            mpmath = importlib.import_module("mpmath").mp
+            precision = mpmath.prec
+            try:
+                with decimal.localcontext():
+                    return _as_text(getattr(tool, name.id)(*positional, **keywords))
+            finally:
+                mpmath.prec = precision
+        except Exception as error:  # the tools raise whatever a wrong argument leads to, and officially so
+            return f"Error during execution: {error}"
+
+    def _check(self, name: str, positional: list[Any], keywords: dict[str, Any]) -> None:
+        """Refuse a call that would not end in a moment."""
+        values = [*positional, *keywords.values()]
+        if name in ("logarithm", "square_root", "round_number"):
+            precision = keywords.get({"round_number": "decimal_places"}.get(name, "precision"), (positional or [0])[-1])
+            # Precisions count as the tools count them: int() takes text too.
+            if len(values) > 1 and _size(precision) > MAX_PRECISION:
+                raise ValueError(f"a precision must be at most {MAX_PRECISION}")
+        if name == "power" and len(values) == 2 and all(isinstance(value, int) for value in values):
+            base = keywords.get("base", values[0])
+            exponent = keywords.get("exponent", values[-1])
+            if base.bit_length() * abs(exponent) > MAX_POWER_BITS:
+                raise ValueError("the power is too large")
+        if name in ("cp", "find", "du"):
+            files = self.tools["GorillaFileSystem"]
+            # Copied folders share what is in them, so that a few calls make an exponential tree, or an endless one.
+            if _tree_characters(files.root) + _tree_characters(files._current_dir) > MAX_TREE_CHARACTERS:
+                raise ValueError("the file system is too large")
+
+
+def _size(precision: Any) -> int:
+    try:
+        return abs(int(precision))
+    except (TypeError, ValueError, OverflowError):
+        return 0  # the tool refuses it itself
+
+
+def _tree_characters(root: Any) -> int:
+    """Characters in all paths and files below a folder; stops counting once there are too many."""
+    total, folders = 0, [(root, 0)]
+    while folders and total <= MAX_TREE_CHARACTERS:
+        folder, depth = folders.pop()
+        for name, item in folder.contents.items():
+            total += depth + len(name) + 1 + len(getattr(item, "content", ""))
+            if hasattr(item, "contents"):
+                folders.append((item, depth + len(name) + 1))
+    return total
+
+
+def _as_text(result: Any) -> str:
+    """Official form of a result."""
+    if isinstance(result, dict):
+        try:
+            return json.dumps(result)
+        except Exception:  # as officially: not everything a tool returns is JSON
+            return str(result)
+    return str(result)

@@ -1,0 +1,269 @@
+"""Text games of GEM (the package gem-llm) as a Gymnasium environment."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+import random
+import string
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from seeupo_gym.envs.task import HELD_OUT_SEED
+
+MAX_TEXT_LENGTH = 20_000
+# The game reads this many characters from the end of a message: some of its patterns take quadratic time.
+READ_LENGTH = 1_000
+# GEM seeds numpy's global generator, which takes no larger seeds.
+SEED_BOUND = 2**32
+
+INSTALL = (
+    "seeupo_gym/GEM-v0 needs the package gem-llm: pip install gem-llm==0.1.0 "
+    "(from Python 3.12.1 on: pip install --ignore-requires-python gem-llm==0.1.0)"
+)
+
+
+class Game(NamedTuple):
+    """A game as GEM registers it."""
+
+    name: str
+    move: str
+    levels: tuple[str, ...] = ("easy", "hard")
+
+
+_DIRECTION = r"a direction, one of \boxed{up}, \boxed{down}, \boxed{left} and \boxed{right}"
+
+GAMES = {
+    "GuessTheNumber": Game("GuessTheNumber", r"a number, for example \boxed{3}"),
+    "Mastermind": Game("Mastermind", r"the digits of a code with spaces between them, for example \boxed{1 2}"),
+    "Minesweeper": Game(
+        "Minesweeper",
+        r"a command, a row and a column counted from 0, for example \boxed{reveal 0 2} or \boxed{flag 1 1}",
+    ),
+    "2048": Game("Game2048", _DIRECTION, ("easy", "hard", "extreme-hard")),
+    "FifteenPuzzle": Game("FifteenPuzzle", _DIRECTION),
+    "TowerofHanoi": Game("TowerofHanoi", r"the tower to take from and the tower to put on, for example \boxed{A C}"),
+    "Sudoku": Game("Sudoku", r"a row, a column (both counted from 1) and a digit, for example \boxed{1 2 4}"),
+    "Sokoban": Game("Sokoban", _DIRECTION),
+}
+
+
+class OwnRandomness:
+    """
+    Random states of one environment, which stand in for the global ones of Python and numpy in a ``with`` block.
+
+    GEM seeds the global generators at every reset and draws from Python's during play. Outside the block nobody
+    notices: the caller's generators are as they were, and this environment's go on where they stopped.
+    """
+
+    def __init__(self) -> None:
+        self._own: tuple[Any, Any] | None = None
+        self._callers: tuple[Any, Any] | None = None
+
+    def __enter__(self) -> None:
+        self._callers = self._get()
+        if self._own is not None:
+            self._set(self._own)
+
+    def __exit__(self, *_: object) -> None:
+        self._own = self._get()
+        assert self._callers is not None
+        self._set(self._callers)
+        self._callers = None
+
+    @staticmethod
+    def _get() -> tuple[Any, Any]:
+        return random.getstate(), np.random.get_state()  # noqa: NPY002 (the legacy generator is what GEM seeds)
+
+    @staticmethod
+    def _set(states: tuple[Any, Any]) -> None:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+
+
+def load_gem() -> Any:
+    """
+    Import GEM's registry of environments, which takes seconds.
+
+    :return: the module ``gem.envs.registration``
+    :raises ImportError: without the package; says how to install it
+    """
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        # Not "gem" alone: an unrelated package of that name would do.
+        return importlib.import_module("gem.envs.registration")
+    except ImportError as error:
+        raise ImportError(INSTALL, name="gem") from error
+    finally:
+        # Importing gem configures the root logger, which is the application's to configure.
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+class GEMEnv(gym.Env[str, str]):
+    r"""
+    One of eight text games of GEM, read and written.
+
+    ## Description
+
+    The games, their texts and their rewards are those of gem-llm 0.1.0 (Apache-2.0), at the levels it registers.
+    They need no data and no network.
+
+    | game | easy | hard | the return is 1 exactly if |
+    | --- | --- | --- | --- |
+    | `GuessTheNumber` | 1 to 10, 4 turns | 1 to 50, 7 turns | the number was guessed |
+    | `Mastermind` | 2 of 6 digits, 10 turns | 4 of 8 digits, 30 turns | the code was guessed |
+    | `Minesweeper` | 5 x 5, 5 mines, 25 turns | 8 x 8, 12 mines, 64 turns | all cells without mines were revealed |
+    | `2048` | tile 64, 50 turns | tile 512, 50 turns | the tile was made |
+    | `FifteenPuzzle` | 2 x 2, 10 turns | 4 x 4, 50 turns | the tiles are in order |
+    | `TowerofHanoi` | 3 disks, 10 turns | 5 disks, 35 turns | all disks are on tower C |
+    | `Sudoku` | 4 x 4, 15 turns | 9 x 9, 50 turns | the grid is full |
+    | `Sokoban` | 6 x 6, 2 boxes, 20 turns | 8 x 8, 4 boxes, 50 turns | all boxes are on goals |
+
+    `2048` has a third level, `extreme-hard`: tile 2048, 100 turns.
+
+    ## Action Space
+
+    Text. A move stands in `\boxed{}`; the last one of a message counts, and only the last 1,000 characters of it are
+    read. What a move is in each game, the first observation says.
+
+    ## Observation Space
+
+    Text. First the rules, the format of a move and the first board; then the reply to each move, and the board in the
+    games that have one. The replies do not repeat the earlier ones. The last one is without the board.
+
+    ## Rewards
+
+    Those of the game; the return is in [-0.1, 1] at every level.
+
+    - `Mastermind`, `Minesweeper`, `2048` and `Sudoku` pay progress as it is made (correct digits over the best guess
+      before, revealed cells, doublings of the highest tile, filled cells), each as its share of the whole task.
+    - The others pay 1 for the solution. At the turn limit they pay, less than 1, how near it was: one minus the
+      distance of the last guess over the width of the range, tiles in place, disks on tower C, boxes on goals.
+    - A message without a move pays -0.1. A move that the rules forbid pays nothing and costs the turn.
+
+    ## Starting State
+
+    The seed given to `reset`, below 2**32, fixes the task, also the tiles that 2048 adds and the mines, which are laid
+    around the first cell revealed. `TowerofHanoi` starts the same for every seed. Half of the starts of
+    `FifteenPuzzle` cannot be solved, as GEM shuffles the tiles; of the other games not every start is known to be
+    solvable within the limit.
+
+    ## Episode End
+
+    When the game is solved or lost, at a message without a move, and at the turn limit, which is part of the task:
+    the episode terminates and is never truncated. `info["is_success"]` then says whether the return is 1.
+    `Minesweeper` goes on after the last safe cell until a reveal finds all mines flagged, or until the turn limit.
+
+    ## Arguments
+
+    While a call runs, the global generators of Python and numpy hold this environment's states; afterwards they are
+    as they were. Environments may be interleaved as one likes, but not called from several threads at once.
+
+    :param game: one of the names in the table
+    :param level: `easy` or `hard`. GEM's level `random` is not offered: it has no fixed turn limit.
+    :param turns: turn limit, None: that of the level
+    :param render_mode: `"ansi"` makes :meth:`render` return the transcript of the episode so far
+    :raises ImportError: without gem-llm
+
+    ## Version History
+
+    - v0: first version.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it mutable)
+
+    def __init__(
+        self,
+        game: str = "GuessTheNumber",
+        level: str = "easy",
+        turns: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        if game not in GAMES:
+            raise ValueError(f"game must be one of {list(GAMES)}, got {game!r}")
+        if level not in GAMES[game].levels:
+            raise ValueError(f"level of {game} must be one of {list(GAMES[game].levels)}, got {level!r}")
+        if turns is not None and (isinstance(turns, bool) or not isinstance(turns, int) or turns < 1):
+            raise ValueError(f"turns must be None or an integer of at least 1, got {turns!r}")
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            # A TypeError: SB3's make_vec_env tries "rgb_array" first, and does without a mode only after this one.
+            raise TypeError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
+        self._randomness = OwnRandomness()
+        with self._randomness:
+            limit = {} if turns is None else {"max_turns": turns}
+            self.game: Any = load_gem().make(f"game:{GAMES[game].name}-v0-{level}", **limit)
+        self.max_turns = int(self.game.max_turns)
+        self.render_mode = render_mode
+        self._move = GAMES[game].move
+        # Sokoban draws a box on a goal as a root sign; otherwise the games write ASCII.
+        self.observation_space = spaces.Text(MAX_TEXT_LENGTH, min_length=0, charset=string.printable + "√")
+        self.action_space = spaces.Text(MAX_TEXT_LENGTH, min_length=0, charset=string.printable)
+        self._transcript: list[str] = []
+        self._running = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """
+        Start an episode.
+
+        :param seed: fixes the task; later resets without one draw theirs from ``np_random``, below 2**31
+        :param options: must be empty
+        :raises ValueError: for a seed from 2**32 on or an option, as there are none
+        """
+        super().reset(seed=seed)
+        if options:
+            raise ValueError(f"{type(self).__name__} has no reset options, got {sorted(options)}")
+        if seed is None:
+            seed = int(self.np_random.integers(HELD_OUT_SEED))
+        if seed >= SEED_BOUND:
+            raise ValueError(f"seed must be below 2**32, which GEM can use, got {seed}")
+        with self._randomness:
+            rules, info = self.game.reset(int(seed))
+        self._turns, self._return, self._running = 0, 0.0, True
+        form = (
+            f"The format of a move: {self._move}. The last one of a message counts; a message without one ends the "
+            f"game. At most {self.max_turns} turns."
+        )
+        opening = _lines(rules, form, info.get("suffix", ""))
+        self._transcript = [opening]
+        return opening, {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """
+        Take one turn.
+
+        :param action: what the agent writes
+        :raises ValueError: if it is not text
+        :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
+        """
+        if not isinstance(action, str):
+            raise ValueError(f"a message must be a str, got {type(action).__name__}")
+        if not self._running:
+            raise gym.error.ResetNeeded("the episode is over (or never began): call reset() before step()")
+        with self._randomness:
+            reply, reward, terminated, truncated, info = self.game.step(action[-READ_LENGTH:])
+        self._turns += 1
+        self._return += float(reward)
+        # GEM sets both flags at its time-out. The turn limit is counted here too, whatever the game does with its own.
+        done = bool(terminated or truncated) or self._turns >= self.max_turns
+        self._running = not done
+        shown = _lines(reply) if done else _lines(reply, info.get("suffix", ""))
+        if self.render_mode == "ansi":
+            self._transcript.append(f"Agent: {action}\n{shown}")
+        # Every game's rewards add up to 1 if and only if its task is done; shares of it are added with rounding.
+        outcome = {"is_success": math.isclose(self._return, 1.0, abs_tol=1e-9)} if done else {}
+        return shown, float(reward), done, False, outcome
+
+    def render(self) -> str | None:
+        """Return the transcript so far (``render_mode="ansi"``), else None."""
+        return "\n".join(self._transcript) if self.render_mode == "ansi" else None
+
+
+def _lines(*parts: str) -> str:
+    """Put parts under each other, without the blank lines at their ends."""
+    return "\n".join(part.strip("\n") for part in parts if part)

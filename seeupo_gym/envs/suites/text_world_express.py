@@ -1,0 +1,346 @@
+"""TextWorldExpress: eight text games of household tasks and puzzles, played by a Java process of their own."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+import string
+import subprocess
+import warnings
+import weakref
+from typing import Any
+
+import gymnasium as gym
+from gymnasium import spaces
+
+MAX_TEXT_LENGTH = 20_000
+
+# The suite's own folds: each has so many games, numbered from here on.
+FOLD_STARTS = {"train": 0, "dev": 10_000, "test": 20_000}
+FOLD_SIZE = 1_000
+
+_PARAMS = re.compile(r"\s*(\w+\s*=\s*-?\d+\s*(,\s*\w+\s*=\s*-?\d+\s*)*)?")
+
+
+class JavaCrashError(RuntimeError):
+    """The Java process did not start, or died."""
+
+
+def _import_package() -> Any:
+    try:
+        return importlib.import_module("textworld_express")
+    except ImportError as error:
+        raise ImportError("TextWorldExpress-v0 needs a package: pip install textworld-express==1.1.0") from error
+
+
+def _check_java() -> None:
+    # The suite takes the java of the PATH, whatever JAVA_HOME says.
+    if shutil.which("java") is None:
+        raise ImportError(
+            "TextWorldExpress-v0 needs Java 17 on the PATH: on Debian, apt-get install openjdk-17-jre-headless"
+        )
+
+
+def _params_text(params: str | dict[str, int]) -> str:
+    """Parameters in the suite's notation; it ignores what it cannot split, so that is refused here."""
+    if isinstance(params, dict):
+        for name, value in params.items():
+            if not isinstance(name, str) or not isinstance(value, int):
+                raise ValueError(f"params must map names to integers, got {name!r}: {value!r}")
+        params = ",".join(f"{name}={int(value)}" for name, value in params.items())
+    if not isinstance(params, str) or not _PARAMS.fullmatch(params):
+        raise ValueError(f"params must be a dict or a text such as 'numLocations=4,includeDoors=0', got {params!r}")
+    return params
+
+
+def _stop(server: Any) -> None:
+    """End a Java process and free the Python end, whatever state they are in."""
+    server._gateway.shutdown()
+    server._obj_tree_tempfile.close()
+    process = server._gateway.java_process
+    try:
+        # Java's side leaves when its input ends.
+        process.stdin.close()
+        process.wait(timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        process.kill()
+        process.wait()
+    process.stdout.close()
+
+
+class JavaProcess:
+    """
+    A Java process with one game loaded; it ends with :meth:`stop`, with this object or with Python.
+
+    :param game: name of the game
+    :param params: its parameters, in the suite's notation
+    :param turns: the suite's step limit
+    :raises ValueError: if the game refuses the parameters
+    :raises JavaCrashError: if Java does not start
+    """
+
+    def __init__(self, game: str, params: str, turns: int) -> None:
+        package = _import_package()
+        _check_java()
+        self._errors = (importlib.import_module("py4j.protocol").Py4JError, OSError)
+        # The suite's finaliser talks to the Java process, alive or not: weakref.finalize takes its place.
+        server_class = type("Server", (package.TextWorldExpressEnv,), {"__del__": lambda self: None})
+        try:
+            self._server = server_class(envStepLimit=turns)
+        except Exception as error:  # py4j raises whatever reading a port from a dead process gives
+            raise JavaCrashError(f"Java did not start TextWorldExpress ({type(error).__name__}: {error})") from error
+        self.stop = weakref.finalize(self, _stop, self._server)
+        self.pid: int = self._server._gateway.java_process.pid
+        try:
+            self.call("load", game, params)
+        except Exception:
+            self.stop()
+            raise
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """
+        Call a method of the suite's environment.
+
+        :raises JavaCrashError: if the Java process is dead
+        """
+        try:
+            return getattr(self._server, method)(*args, **kwargs)
+        except self._errors as error:
+            try:
+                status = self._server._gateway.java_process.wait(timeout=2)
+            except subprocess.TimeoutExpired:
+                raise error from None  # an exception inside the game; Java itself is well
+            raise JavaCrashError(f"the Java process of TextWorldExpress died (exit status {status})") from error
+
+
+class TextWorldExpressEnv(gym.Env[str, str]):
+    """
+    Eight text games of TextWorldExpress (``textworld-express``, Apache-2.0), in its own Java process.
+
+    ## Description
+
+    Household tasks and puzzles in a small text world: find a coin, cook by a recipe, put things where they belong,
+    read a map, add and sort, do what Simon says. The games, their texts, commands and scores are the suite's; this
+    class gives them Gymnasium's interface, a turn limit and seeds.
+
+    ## Action Space
+
+    ``Text``: one command. ``info["admissible_commands"]`` lists those that the game offers, sorted, since the
+    suite's own order varies. Another text is answered by the game, usually "Unknown action", and costs the turn.
+
+    ## Observation Space
+
+    ``Text``: the task (at the start), the game's reply, the room and the inventory, and the admissible commands.
+    ``info`` has them apart: ``look``, ``inventory``, ``admissible_commands`` and the game's ``score`` so far, and
+    after a step ``malformed``: whether the command was not among the admissible ones.
+
+    ## Rewards
+
+    With ``reward="final"`` the game's normalised score, paid once at the end; with ``reward="delta"`` its change at
+    every turn, which adds up to the same. It is 1 for a solved task and from 0 on for a part of one; arithmetic,
+    sorting, simonsays and peckingorder score -1 when they are lost.
+
+    ## Starting State
+
+    The seed given to ``reset`` selects game number ``seed % n_games`` of the fold; its transitions are deterministic.
+    Folds are the suite's: 1,000 games each. With some parameters different numbers give the same start (coin with
+    four locations and no doors: 24 starts in the first 200 games).
+
+    ## Episode End
+
+    The episode terminates when the game is won (``info["is_success"]``) or lost, or after ``turns`` turns. If the
+    Java process dies, the episode is truncated, with reward 0 and ``info["crashed"]``: leave it out of what is
+    learned from. A RuntimeWarning tells of it, and the next reset starts Java again; a second crash before an episode
+    ended regularly is a RuntimeError.
+
+    ## Arguments
+
+    Java starts at the first ``reset``. A copy or a pickle carries the arguments, not the Java process nor the episode.
+
+    :param game: cookingworld, coin, twc, mapreader, arithmetic, sorting, simonsays or peckingorder
+    :param params: the game's parameters, as a dict or ``"name=value,..."``; what the game refuses is a ValueError at
+        the first reset
+    :param fold: train, dev or test
+    :param turns: turn limit; cookingworld's gold paths can be longer than the default (98 was seen)
+    :param reward: ``"final"`` or ``"delta"``
+    :param n_games: how many of the fold's games are played, the first ones
+    :param render_mode: ``"ansi"`` makes :meth:`render` return the transcript of the episode so far
+    :raises ImportError: if the package or Java is missing
+
+    ## Version History
+
+    * v0: initial version, textworld-express 1.1.0
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it mutable)
+
+    def __init__(
+        self,
+        game: str = "coin",
+        params: str | dict[str, int] = "",
+        fold: str = "train",
+        turns: int = 50,
+        reward: str = "final",
+        n_games: int = FOLD_SIZE,
+        render_mode: str | None = None,
+    ) -> None:
+        games = _import_package().GAME_NAMES
+        _check_java()
+        for name, value, known in (
+            ("game", game, games),
+            ("fold", fold, FOLD_STARTS),
+            ("reward", reward, ("final", "delta")),
+        ):
+            if value not in tuple(known):
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
+        if not isinstance(turns, int) or turns < 1:
+            raise ValueError(f"turns must be an integer of at least 1, got {turns!r}")
+        if not isinstance(n_games, int) or not 1 <= n_games <= FOLD_SIZE:
+            raise ValueError(f"n_games must be an integer from 1 to {FOLD_SIZE}, got {n_games!r}")
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            # A TypeError, as SB3's make_vec_env expects (see TaskEnv).
+            raise TypeError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
+        self.game, self.fold, self.reward = game, fold, reward
+        self.params = _params_text(params)
+        self.max_turns = turns
+        self.n_games = n_games
+        self.render_mode = render_mode
+        self.observation_space = spaces.Text(MAX_TEXT_LENGTH, min_length=0, charset=string.printable)
+        self.action_space = spaces.Text(MAX_TEXT_LENGTH, min_length=0, charset=string.printable)
+        self._java: JavaProcess | None = None
+        self._crashes = 0
+        self._running = False
+        self._transcript: list[str] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The process stays where it was started: a copy has none, and no episode.
+        return {**self.__dict__, "_java": None, "_running": False}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """
+        Start an episode, and Java if it does not run.
+
+        :param seed: selects the game
+        :param options: must be empty
+        :raises ValueError: for an option, as there are none, or if the game refuses ``params``
+        """
+        super().reset(seed=seed)
+        if options:
+            raise ValueError(f"{type(self).__name__} has no reset options, got {sorted(options)}")
+        number = (int(self.np_random.integers(self.n_games)) if seed is None else seed) % self.n_games
+        self._game_seed = FOLD_STARTS[self.fold] + number
+        self._running = False
+        self._state = self._begin(gold=False)
+        self._running = True
+        self._actions: list[str] = []
+        self._gold: list[str] | None = None
+        text = f"{self._state['taskDescription'].strip()}\n{self._text()}"
+        self._transcript = [text]
+        return text, self._info()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """
+        Take one turn.
+
+        :param action: the command
+        :raises ValueError: if it is not text
+        :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
+        """
+        if not isinstance(action, str):
+            raise ValueError(f"a command must be a str, got {type(action).__name__}")
+        if not self._running or self._java is None:
+            raise gym.error.ResetNeeded("the episode is over (or never began): call reset() before step()")
+        # The games know ASCII only; what the protocol could not carry becomes a question mark.
+        command = action[:MAX_TEXT_LENGTH].encode("ascii", "replace").decode().strip()
+        malformed = command not in self._state["validActions"]
+        self._actions.append(command)
+        before = self._state["score"] if len(self._actions) > 1 else 0.0
+        try:
+            self._state = dict(self._java.call("step", command)[-1])
+            if command == "help":  # the suite answers it with the task and the state before
+                self._state["observation"] = self._state["taskDescription"]
+        except JavaCrashError as error:
+            self._running = False
+            self._note_crash(error)
+            return str(error), 0.0, False, True, {**self._info(), "crashed": True, "is_success": False}
+        done = self._state["done"] or len(self._actions) >= self.max_turns
+        score = float(self._state["score"])
+        reward = score - before if self.reward == "delta" else score * done
+        info = {**self._info(), "malformed": malformed}
+        if done:
+            info["is_success"] = bool(self._state["tasksuccess"])
+            self._crashes = 0
+        self._running = not done
+        text = self._text()
+        if self.render_mode == "ansi":
+            self._transcript.append(f"> {command}\n{text}")
+        return text, reward, done, False, info
+
+    def _begin(self, gold: bool) -> dict[str, Any]:
+        """Start the game in Java; a dead process is replaced once."""
+        while True:
+            try:
+                if self._java is None:
+                    self._java = JavaProcess(self.game, self.params, self.max_turns)
+                _, state = self._java.call("reset", self._game_seed, self.fold, generateGoldPath=gold)
+                return dict(state)
+            except JavaCrashError as error:
+                self._note_crash(error)
+
+    def _note_crash(self, error: JavaCrashError) -> None:
+        self._stop_java()
+        self._crashes += 1
+        if self._crashes > 1:
+            raise RuntimeError(f"{error}, for the second time: it is not started again") from error
+        warnings.warn(f"{error}; it is started again", RuntimeWarning, stacklevel=3)
+
+    def _stop_java(self) -> None:
+        if self._java is not None:
+            self._java.stop()
+            self._java = None
+
+    def _text(self) -> str:
+        """What the player reads; the room is told once where the reply is the room."""
+        state = self._state
+        parts = [state["observation"].strip()]
+        parts += [text for key in ("look", "inventory") if (text := state[key].strip()) and text not in parts]
+        return "\n".join([*parts, f"Commands: {'; '.join(sorted(state['validActions']))}"])
+
+    def _info(self) -> dict[str, Any]:
+        state = self._state
+        return {
+            "admissible_commands": sorted(state["validActions"]),
+            "look": state["look"],
+            "inventory": state["inventory"],
+            "score": float(state["score"]),
+        }
+
+    def expert_message(self) -> str:
+        """
+        The next command of the suite's gold path, which leads from the start of the game.
+
+        :raises RuntimeError: if the episode has left the gold path, as the suite has no expert elsewhere
+        :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
+        """
+        if not self._running or self._java is None:
+            raise gym.error.ResetNeeded("the episode is over (or never began): call reset() before expert_message()")
+        if self._gold is None:
+            # It costs many times a plain reset, so the game is made again with it, up to here, when somebody asks.
+            self._begin(gold=True)
+            self._gold = self._java.call("getGoldActionSequence")
+            for command in self._actions:
+                self._java.call("step", command)
+        turn = len(self._actions)
+        if self._gold[:turn] != self._actions or turn >= len(self._gold):
+            raise RuntimeError("the episode has left the suite's gold path: there is no expert's command from here")
+        return self._gold[turn]
+
+    def render(self) -> str | None:
+        """Return the transcript so far (``render_mode="ansi"``), else None."""
+        return "\n".join(self._transcript) if self.render_mode == "ansi" else None
+
+    def close(self) -> None:
+        """End the Java process; a later reset starts another."""
+        self._running = False
+        self._stop_java()

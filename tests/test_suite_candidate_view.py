@@ -1,0 +1,105 @@
+"""CandidateView: a changing list of commands as features and a masked choice. Needs scikit-learn."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.utils.env_checker import check_env
+
+pytest.importorskip("sklearn")
+
+from seeupo_gym import SeeUPO
+from seeupo_gym.envs.candidate_view import CandidateView, HashedText
+
+ROOMS = [["take key", "go north"], ["open door"], ["go east", "go west", "look"]]
+
+
+class Corridor(gym.Env):
+    """Three rooms with different commands; the first one is the right one everywhere."""
+
+    observation_space = spaces.Text(100)
+    action_space = spaces.Text(100)
+    max_turns = 3
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.room, self.sent = 0, []
+        return "room 0", {"admissible_commands": ROOMS[0], "inventory": "nothing"}
+
+    def step(self, action):
+        right = action == ROOMS[self.room][0]
+        self.sent.append(action)
+        self.room += 1
+        done = self.room == len(ROOMS)
+        info = {"admissible_commands": [] if done else ROOMS[self.room], "inventory": f"{self.room} things"}
+        return f"room {self.room}", float(right) / 3, done, False, info
+
+
+def make(**kwargs):
+    return CandidateView(Corridor(), **{"n_candidates": 4, "n_features": 32, **kwargs})
+
+
+def test_observations_and_masks_follow_the_commands():
+    env, features = make(), HashedText(32)
+    obs, _ = env.reset(seed=0)
+    assert env.observation_space.contains(obs)
+    np.testing.assert_array_equal(obs["candidates"][:2], features(ROOMS[0]))
+    np.testing.assert_array_equal(obs["candidates"][2:], 0.0)
+    np.testing.assert_array_equal(obs["state"], np.concatenate(features(["room 0", ""])))
+    assert (env.action_masks().tolist(), obs["turn"].tolist()) == ([True, True, False, False], [0.0])
+    obs, reward, _, _, info = env.step(0)
+    assert (reward, info["command"]) == (pytest.approx(1 / 3), "take key")
+    np.testing.assert_array_equal(obs["state"], np.concatenate(features(["room 1", "take key"])))
+    assert env.action_masks().tolist() == [True, False, False, False]
+    _, reward, *_, info = env.step(3)
+    assert (reward, info["command"]) == (0.0, ""), "an action that the mask rules out says nothing"
+    assert env.unwrapped.sent == ["take key", ""]
+    obs, _, done, *_ = env.step(1)
+    assert done
+    assert not env.action_masks().any()
+    assert not obs["candidates"].any()
+
+
+def test_chosen_entries_of_info_stand_in_for_the_observation():
+    env, features = make(state_keys=("inventory",)), HashedText(32)
+    obs, _ = env.reset(seed=0)
+    np.testing.assert_array_equal(obs["state"], np.concatenate(features(["nothing", ""])))
+
+
+def test_features_are_those_of_the_text_alone():
+    features = HashedText(64)
+    first = features(["go north", "look", "go north"])
+    assert first.shape == (3, 64)
+    np.testing.assert_array_equal(first[0], first[2])
+    np.testing.assert_array_equal(HashedText(64)(["look"])[0], first[1])
+    assert not np.array_equal(first[0], first[1])
+    np.testing.assert_allclose(np.linalg.norm(first[:, :32], axis=1), 1.0, rtol=1e-5)
+    np.testing.assert_array_equal(features([""]), 0.0)
+
+
+def test_mistakes_are_refused():
+    env = make(n_candidates=2)
+    env.reset(seed=0)
+    env.step(0)
+    with pytest.raises(ValueError, match="3 commands are admissible now: set n_candidates"):
+        env.step(0)
+    with pytest.raises(ValueError, match="max_turns"):
+        CandidateView(gym.make("CartPole-v1"))
+    with pytest.raises(ValueError, match="n_features must be at least 2"):
+        make(n_features=1)
+    env = make()
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="must be in Discrete"):
+        env.step(4)
+
+
+@pytest.mark.filterwarnings("ignore:.*different from the unwrapped version.*")
+def test_the_checker_accepts_it():
+    check_env(make(), skip_render_check=True)
+
+
+def test_seeupo_learns_from_it():
+    model = SeeUPO("MultiInputPolicy", make(), n_groups=8, group_size=8, learning_rate=1e-2, seed=0)
+    assert model.masked
+    model.learn(64 * 3 * 15)
+    assert np.mean([info["r"] for info in model.ep_info_buffer]) > 0.9

@@ -32,6 +32,9 @@ def collect_groups(model: SeeUPO, env: VecEnv, callback: BaseCallback, buffer: G
     """
     Collect ``n_groups * group_size`` whole episodes with the current policy, in SB3's order of calls.
 
+    An episode whose environment reports ``info["crashed"]`` (a program it depends on died) is dropped: its
+    steps are counted, but it is no member of its group and not in the statistics.
+
     :param model: the algorithm; its step count, statistics and last observations are kept current
     :param env: the training environment
     :param callback: called at every vector step
@@ -69,6 +72,10 @@ def collect_groups(model: SeeUPO, env: VecEnv, callback: BaseCallback, buffer: G
             used = np.flatnonzero(lanes.active)
             check_finite_step(new_obs, rewards, used, turns, model.num_timesteps)
             reporting = [lane for lane in used.tolist() if infos[lane]]
+            crashed = [lane for lane in reporting if infos[lane].get("crashed")]
+            if crashed:
+                buffer.drop(lanes.episodes[crashed].tolist())
+                reporting = [lane for lane in reporting if lane not in crashed]
             model._update_info_buffer([infos[lane] for lane in reporting], dones[reporting])
             used_rows = _positions(lanes.active, acting)
             buffer.add(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -61,6 +62,7 @@ class GroupRolloutBuffer:
     def reset(self) -> None:
         """Forget everything."""
         self._chunks: dict[str, list[Any]] = {}
+        self._dropped: list[int] = []
         self.turn_batches: list[TurnBatch] = []
         # Of every turn and episode, shape (turns, n_groups, group_size): the reward, and whether there was one.
         self.rewards: NDArray[np.float64] = np.zeros((0, self.n_groups, self.group_size))
@@ -98,8 +100,24 @@ class GroupRolloutBuffer:
         for name, rows in columns.items():
             self._chunks.setdefault(name, []).append(rows)
 
+    def drop(self, episodes: Sequence[int]) -> None:
+        """
+        Leave episodes out, with all turns that were or will be added: those whose environment crashed.
+
+        They are then no members of their groups, neither for the baseline nor for the update.
+
+        :param episodes: indices of episodes
+        """
+        self._dropped.extend(episodes)
+
     def finish(self) -> None:
-        """Sort the rows by turn, and lay the rewards out by turn and episode."""
+        """
+        Sort the rows by turn, and lay the rewards out by turn and episode.
+
+        :raises RuntimeError: if all episodes were dropped
+        """
+        if self._dropped:
+            self._filter(~np.isin(np.concatenate(self._chunks["episodes"]), self._dropped))
         episodes = np.concatenate(self._chunks["episodes"])
         turns = np.concatenate(self._chunks["turns"])
         table = (int(turns.max()) + 1, self.n_groups, self.group_size)
@@ -115,6 +133,18 @@ class GroupRolloutBuffer:
         bounds = np.concatenate([[0], np.cumsum(np.bincount(turns))])
         self.turn_batches = [self._turn_batch(columns, slice(start, end)) for start, end in pairwise(bounds.tolist())]
         self._chunks = {}
+
+    def _filter(self, kept: NDArray[np.bool_]) -> None:
+        if not kept.any():
+            raise RuntimeError(
+                f"all {len(set(self._dropped))} episodes of this iteration crashed: nothing can be learned from it; "
+                "see the environment's warnings for the cause"
+            )
+        for name, chunks in self._chunks.items():
+            whole = th.cat(chunks) if isinstance(chunks[0], th.Tensor) else np.concatenate(chunks)
+            self._chunks[name] = [
+                whole[th.as_tensor(kept, device=whole.device) if isinstance(whole, th.Tensor) else kept]
+            ]
 
     def _column(self, chunks: list[Any], order: th.Tensor | None) -> th.Tensor:
         column = th.cat(chunks) if isinstance(chunks[0], th.Tensor) else th.as_tensor(np.concatenate(chunks))

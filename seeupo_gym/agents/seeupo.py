@@ -311,7 +311,8 @@ class SeeUPO(BaseAlgorithm):
             self.streams.updates,
         )
         self._n_updates += settings.n_passes
-        returns = discounted_returns(buffer.rewards, self.gamma)
+        # Without the episodes that were dropped.
+        returns = np.ma.array(discounted_returns(buffer.rewards, self.gamma), mask=~buffer.reached[0])
         present = buffer.reached[: len(degenerate)].any(axis=-1)
         self.logger.record("rollout/group_reward_std", float(returns.std(axis=1).mean()))
         self.logger.record("rollout/degenerate_group_fraction", float(degenerate[present].mean()))

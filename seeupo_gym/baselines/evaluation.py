@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,7 @@ _MAX_OTHER_LANES = 8
 @dataclass(frozen=True)
 class Evaluation:
     """
-    What every episode gave, in the order of their seeds.
+    What every episode gave, in the order of their seeds; without those whose environment crashed.
 
     :param returns: undiscounted return, shape (episodes,)
     :param lengths: number of turns, shape (episodes,)
@@ -76,6 +77,7 @@ def evaluate(
     :param env_kwargs: arguments of the environment
     :return: the result of every episode
     :raises ValueError: if ``n_episodes`` is less than 1
+    :raises RuntimeError: if all episodes crashed
     """
     if n_episodes < 1:
         raise ValueError(f"n_episodes must be at least 1, got {n_episodes}")
@@ -119,6 +121,7 @@ def _play(model: BaseAlgorithm, env: VecEnv, seeds: NDArray[np.int64], determini
     returns = np.zeros(len(seeds), dtype=np.float64)
     lengths = np.zeros(len(seeds), dtype=np.int64)
     successes: dict[int, bool] = {}
+    crashed: set[int] = set()
     masked = uses_masks(model) and is_masking_supported(env)
     with EpisodeLanes(env, seeds) as lanes:
         obs, state, episode_start = lanes.reset(), None, np.ones(env.num_envs, dtype=bool)
@@ -135,8 +138,15 @@ def _play(model: BaseAlgorithm, env: VecEnv, seeds: NDArray[np.int64], determini
             returns[episodes] += rewards[active]
             lengths[episodes] += 1
             for lane in active[dones[active]]:
-                if "is_success" in infos[lane]:
+                if infos[lane].get("crashed"):
+                    crashed.add(int(lanes.episodes[lane]))
+                elif "is_success" in infos[lane]:
                     successes[int(lanes.episodes[lane])] = bool(infos[lane]["is_success"])
             obs, episode_start = lanes.advance(obs, dones), dones
-    known = len(successes) == len(seeds)
-    return Evaluation(returns, lengths, np.array([successes[i] for i in range(len(seeds))]) if known else None)
+    kept = [i for i in range(len(seeds)) if i not in crashed]
+    if crashed:
+        warnings.warn(f"{len(crashed)} of {len(seeds)} episodes crashed and are left out of the results", stacklevel=3)
+    if not kept:
+        raise RuntimeError("all episodes crashed, so there is nothing to report; see the environment's warnings")
+    known = len(successes) == len(kept)
+    return Evaluation(returns[kept], lengths[kept], np.array([successes[i] for i in kept]) if known else None)

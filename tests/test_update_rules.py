@@ -36,7 +36,7 @@ def make_policy(action_space, n_turns=2, per_component=False, optimizer_class=th
         )
 
 
-def make_batches(policy, n_turns, length=None, seed=0, n_episodes=N_EPISODES, off_policy=0.3):
+def make_batches(policy, n_turns, seed=0, n_episodes=N_EPISODES, off_policy=0.3):
     """Rows whose recorded log-probabilities are some way off those of the policy, as in a later epoch."""
     rng = np.random.default_rng(seed)
     policy.action_space.seed(seed)
@@ -48,8 +48,7 @@ def make_batches(policy, n_turns, length=None, seed=0, n_episodes=N_EPISODES, of
         with th.no_grad():
             log_probs, _ = policy.evaluate_actions(obs, actions, turn)
         log_probs += off_policy * th.as_tensor(rng.normal(size=log_probs.shape), dtype=log_probs.dtype)
-        lengths = None if length is None else th.full((len(episodes),), float(length))
-        batches.append(TurnBatch(obs, actions, log_probs, th.as_tensor(episodes), None, lengths))
+        batches.append(TurnBatch(obs, actions, log_probs, th.as_tensor(episodes), None))
     return batches
 
 
@@ -99,12 +98,12 @@ def test_slopes_are_the_derivatives_of_the_objectives(rule, tokens, kl_coef):
 def test_ratio_levels_of_a_vector_action(level):
     """One gradient step for each level against autograd through the formula, written with plain products."""
     space = spaces.MultiDiscrete([3, 2, 4])
-    policy = make_policy(space, n_turns=1, per_component=level == "token")
-    (batch,) = make_batches(policy, 1, length=3 if level == "sequence" else None, off_policy=0.0)
+    policy = make_policy(space, n_turns=1, per_component=level != "joint")
+    (batch,) = make_batches(policy, 1, off_policy=0.0)
     shift = th.as_tensor(np.random.default_rng(5).normal(size=(4, 3)), dtype=th.float32)
     components = make_policy(space, n_turns=1, per_component=True)
     old = components.evaluate_actions(batch.observations, batch.actions, 0)[0].detach() + 0.3 * shift[0]
-    batch = batch._replace(log_probs=old if level == "token" else old.sum(dim=1))
+    batch = batch._replace(log_probs=old.sum(dim=1) if level == "joint" else old)
     advantage = advantages()
     ratio = (components.evaluate_actions(batch.observations, batch.actions, 0)[0] - old).exp()
     if level == "joint":
@@ -116,11 +115,11 @@ def test_ratio_levels_of_a_vector_action(level):
     th.min(ratio * m, ratio.clamp(0.8, 1.2) * m).mean().backward()
     expected = flat_parameters(policy) + th.cat([p.grad.reshape(-1) for p in components.parameters()])
     factors = th.ones(N_EPISODES)
-    sequential_update(policy, [batch], advantage, [[0]], UpdateSettings(), th.Generator(), factors)
+    sequential_update(policy, [batch], advantage, [[0]], UpdateSettings(ratio_level=level), th.Generator(), factors)
     th.testing.assert_close(flat_parameters(policy), expected)
     # The factor takes the ratio after the update: the level's own, and the joint one where there is one per token.
     after = policy.evaluate_actions(batch.observations, batch.actions, 0)[0].detach()
-    joint = (after - batch.log_probs).sum(dim=1) if level == "token" else after - batch.log_probs
+    joint = after - batch.log_probs if level == "joint" else (after - batch.log_probs).sum(dim=1)
     whole = (joint / 3 if level == "sequence" else joint).exp()
     th.testing.assert_close(factors[batch.episodes], whole.clamp(0.8, 1.2))
 
@@ -136,9 +135,9 @@ def test_ratio_levels_differ_for_actions_of_several_components():
     models = {level: SeeUPO("MlpPolicy", TOOLS, ratio_level=level, seed=0).learn(2000) for level in levels}
     k = n_components(models["joint"].action_space)
     assert k > 1
-    assert models["joint"].rollout_buffer.turn_batches[0].lengths is None
-    assert set(models["sequence"].rollout_buffer.turn_batches[0].lengths.tolist()) == {k}
-    assert models["token"].rollout_buffer.turn_batches[0].log_probs.shape[1] == k
+    assert models["joint"].rollout_buffer.turn_batches[0].log_probs.ndim == 1
+    for level in ("sequence", "token"):
+        assert models[level].rollout_buffer.turn_batches[0].log_probs.shape[1] == k
     flat = [flat_parameters(model.policy) for model in models.values()]
     assert not any(th.allclose(flat[i], flat[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
 

@@ -17,7 +17,7 @@ from seeupo_gym.agents.sequential import UPDATE_ORDERS
 from seeupo_gym.agents.staged import SCHEDULES, StageSettings
 from seeupo_gym.agents.update_rules import UPDATE_RULES
 
-_AT_LEAST_ONE = ("n_groups", "n_epochs", "batch_size", "max_turns")
+_AT_LEAST_ONE = ("n_groups", "n_epochs", "batch_size", "micro_batch_size", "max_turns")
 _POSITIVE = ("advantage_clip", "target_kl", "max_grad_norm")
 _CHOICES = {
     "advantage_estimator": ADVANTAGE_ESTIMATORS,

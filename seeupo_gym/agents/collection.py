@@ -22,13 +22,13 @@ from seeupo_gym.envs.task import Lanes
 from seeupo_gym.envs.vector import TaskVecEnv
 
 if TYPE_CHECKING:
-    from seeupo_gym.agents.seeupo import SeeUPO
+    from seeupo_gym.agents.group_algorithm import GroupAlgorithm
 
 # An episode of an environment without a known horizon is taken to be endless beyond this many times max_turns.
 _ENDLESS = 100
 
 
-def collect_groups(model: SeeUPO, env: VecEnv, callback: BaseCallback, buffer: GroupRolloutBuffer) -> bool:
+def collect_groups(model: GroupAlgorithm, env: VecEnv, callback: BaseCallback, buffer: GroupRolloutBuffer) -> bool:
     """
     Collect ``n_groups * group_size`` whole episodes with the current policy, in SB3's order of calls.
 
@@ -45,6 +45,7 @@ def collect_groups(model: SeeUPO, env: VecEnv, callback: BaseCallback, buffer: G
     buffer.reset()
     callback.on_rollout_start()
     n_taken = n_used = 0
+    malformed: list[bool] = []
     start_check = None if model.starts_checked else StartCheck(model.group_size)
     seeds, noise_seeds = model.streams.episode_seeds(model.n_groups, model.group_size, model.independent_noise)
     with EpisodeLanes(env, seeds, noise_seeds) as lanes:
@@ -76,6 +77,7 @@ def collect_groups(model: SeeUPO, env: VecEnv, callback: BaseCallback, buffer: G
             if crashed:
                 buffer.drop(lanes.episodes[crashed].tolist())
                 reporting = [lane for lane in reporting if lane not in crashed]
+            malformed += [infos[lane]["malformed"] for lane in reporting if "malformed" in infos[lane]]
             model._update_info_buffer([infos[lane] for lane in reporting], dones[reporting])
             used_rows = _positions(lanes.active, acting)
             buffer.add(
@@ -94,13 +96,15 @@ def collect_groups(model: SeeUPO, env: VecEnv, callback: BaseCallback, buffer: G
     model.starts_checked = True
     buffer.finish()
     model.logger.record("rollout/unused_step_fraction", 1.0 - n_used / n_taken)
+    if malformed:
+        model.logger.record("rollout/malformed_fraction", float(np.mean(malformed)))
     callback.update_locals(locals())
     callback.on_rollout_end()
     return True
 
 
 def _act(
-    model: SeeUPO, obs: Any, turns: NDArray[np.int64], masks: NDArray[np.bool_] | None
+    model: GroupAlgorithm, obs: Any, turns: NDArray[np.int64], masks: NDArray[np.bool_] | None
 ) -> tuple[th.Tensor, th.Tensor]:
     mask_tensor = None if masks is None else th.as_tensor(masks, device=model.device)
     if model.stages is not None and not model.stages.finished:
@@ -119,7 +123,7 @@ def _positions(used: NDArray[np.bool_], acting: Lanes) -> Lanes:
     return slice(None) if among_acting.all() else np.flatnonzero(among_acting)
 
 
-def _check_turns(model: SeeUPO, obs: Any, turns: NDArray[np.int64], lanes: EpisodeLanes) -> None:
+def _check_turns(model: GroupAlgorithm, obs: Any, turns: NDArray[np.int64], lanes: EpisodeLanes) -> None:
     used = lanes.active
     longest = int(np.argmax(np.where(used, turns, -1)))
     assert model.n_turns is not None
@@ -137,7 +141,9 @@ def _check_turns(model: SeeUPO, obs: Any, turns: NDArray[np.int64], lanes: Episo
         )
 
 
-def _action_masks(model: SeeUPO, env: VecEnv, acting: Lanes, turns: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+def _action_masks(
+    model: GroupAlgorithm, env: VecEnv, acting: Lanes, turns: NDArray[np.int64]
+) -> NDArray[np.bool_] | None:
     if not model.masked:
         return None
     base = env.unwrapped

@@ -107,6 +107,10 @@ class ModulePolicies:
         for optimizer in dict.fromkeys(self.optimizers[self.index(turn)] for turn in turns):
             optimizer.step()
 
+    def reference_log_probs(self, obs: PyTorchObs, actions: th.Tensor, turn: int) -> th.Tensor:
+        """There is no reference policy."""
+        raise NotImplementedError("modules of one's own have no reference policy")
+
     def evaluate_actions(
         self,
         obs: PyTorchObs,

@@ -218,7 +218,14 @@ def sample_uniform(
     return sample(parametrize(distribution, logits, None, action_masks), generator)
 
 
-class TurnNetwork(nn.Module):
+class ActionNetwork(nn.Module):
+    """What a turn policy needs of its network: the parameters of its distribution, from preprocessed observations."""
+
+    log_std: nn.Parameter | None
+    n_params: int
+
+
+class TurnNetwork(ActionNetwork):
     """
     The network of one turn policy: features extractor, hidden layers, action head.
 
@@ -243,7 +250,7 @@ class TurnNetwork(nn.Module):
         self.features_extractor = features_extractor
         self.mlp = nn.Sequential(*create_mlp(features_extractor.features_dim, -1, net_arch, activation_fn))
         latent_dim = net_arch[-1] if net_arch else features_extractor.features_dim
-        self.log_std: nn.Parameter | None = None
+        self.log_std = None
         if isinstance(distribution, DiagGaussianDistribution):
             self.action_net, self.log_std = distribution.proba_distribution_net(latent_dim, log_std_init=log_std_init)
         else:

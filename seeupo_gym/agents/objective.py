@@ -27,6 +27,43 @@ def log_importance_ratio(log_prob: th.Tensor, old_log_prob: th.Tensor, length: t
     return difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
+def at_ratio_level(
+    log_prob: th.Tensor, ratio_level: str, token_mask: th.Tensor | None
+) -> tuple[th.Tensor, th.Tensor | None]:
+    """
+    Log-probabilities as the importance ratio of a level takes them.
+
+    :param log_prob: one per token, shape (batch, tokens), 0 where an action has no such token; or one per action,
+        shape (batch,), which is the same at all levels
+    :param ratio_level: "joint" (the ratio of whole actions), "sequence" (its geometric mean over tokens, the paper's)
+        or "token" (one ratio per token)
+    :param token_mask: which tokens there are, shape (batch, tokens); None: all
+    :return: log-probabilities, shape (batch,), or (batch, tokens) for one ratio per token, and the lengths L to divide
+        by, shape (batch,), or None
+    """
+    if log_prob.ndim == 1 or ratio_level == "token":
+        return log_prob, None
+    whole = log_prob.sum(dim=1)
+    if ratio_level == "joint":
+        return whole, None
+    return whole, th.full_like(whole, log_prob.shape[1]) if token_mask is None else token_mask.sum(dim=1).to(whole)
+
+
+def mean_over_tokens(values: th.Tensor, token_mask: th.Tensor | None) -> th.Tensor:
+    """
+    The mean of each action's tokens.
+
+    :param values: shape (batch, tokens), or (batch,) which is returned as it is
+    :param token_mask: which tokens there are, shape (batch, tokens), at least one in every row; None: all
+    :return: shape (batch,)
+    """
+    if values.ndim == 1:
+        return values
+    if token_mask is None:
+        return values.mean(dim=1)
+    return (values * token_mask).sum(dim=1) / token_mask.sum(dim=1)
+
+
 def clipped_surrogate(
     ratio: th.Tensor, weighted_advantage: th.Tensor, clip_low: float, clip_high: float
 ) -> tuple[th.Tensor, th.Tensor]:

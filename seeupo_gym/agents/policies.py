@@ -11,7 +11,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from sb3_contrib.common.maskable.distributions import make_masked_proba_distribution
 from stable_baselines3.common.distributions import Distribution, make_proba_distribution
-from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import preprocess_obs
 from stable_baselines3.common.torch_layers import (
     BaseFeaturesExtractor,
@@ -23,6 +22,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from seeupo_gym.agents.networks import (
+    ActionNetwork,
     NonFiniteError,
     TurnNetwork,
     log_prob_and_entropy,
@@ -30,9 +30,8 @@ from seeupo_gym.agents.networks import (
     parametrize,
     sample_uniform,
     sample_with_log_prob,
-    select_rows,
 )
-from seeupo_gym.agents.turns import observed_turns
+from seeupo_gym.agents.turn_policy import TurnPolicy
 
 # The constructor's arguments beyond those that BasePolicy saves.
 _SAVED = (
@@ -50,7 +49,7 @@ _SAVED = (
 )
 
 
-class SeeUPOPolicy(BasePolicy):
+class SeeUPOPolicy(TurnPolicy):
     """
     One policy per turn, and no value network anywhere.
 
@@ -106,15 +105,13 @@ class SeeUPOPolicy(BasePolicy):
         super().__init__(
             observation_space,
             action_space,
+            n_turns,
             features_extractor_class=features_extractor_class or self.default_features_extractor,
             features_extractor_kwargs=features_extractor_kwargs,
             normalize_images=normalize_images,
             optimizer_class=optimizer_class,
             optimizer_kwargs=optimizer_kwargs,
         )
-        if n_turns < 1:
-            raise ValueError(f"n_turns must be at least 1, got {n_turns}")
-        self.n_turns = n_turns
         self.use_masking = use_masking
         self.per_component = per_component and n_components(action_space) > 1
         self.net_arch = net_arch
@@ -123,23 +120,20 @@ class SeeUPOPolicy(BasePolicy):
         self.log_std_init = log_std_init
         make_distribution = make_masked_proba_distribution if use_masking else make_proba_distribution
         self.action_dist: Distribution = make_distribution(action_space)
-        self.turns = nn.ModuleList(
-            TurnNetwork(
-                self.make_features_extractor(),
-                self.action_dist,
-                self._hidden_sizes(),
-                activation_fn,
-                ortho_init,
-                log_std_init,
-            )
-            for _ in range(n_turns)
-        )
+        self.turns = nn.ModuleList(self._make_network() for _ in range(n_turns))
         groups = [{"params": list(network.parameters())} for network in self.turns]
         self.optimizer = self.optimizer_class(groups, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
-        # For predict(deterministic=False) only: evaluating a policy must not change how training goes on.
-        self.generator = th.Generator()
-        self.generator.seed()
-        self._warned_of_turn = False
+
+    def _make_network(self) -> ActionNetwork:
+        """Make the network of one turn; called once a turn."""
+        return TurnNetwork(
+            self.make_features_extractor(),
+            self.action_dist,
+            self._hidden_sizes(),
+            self.activation_fn,
+            self.ortho_init,
+            self.log_std_init,
+        )
 
     def _hidden_sizes(self) -> list[int]:
         if self.net_arch is None:
@@ -155,25 +149,7 @@ class SeeUPOPolicy(BasePolicy):
         data = super()._get_constructor_parameters()
         return {**data, **{name: getattr(self, name) for name in _SAVED}, "lr_schedule": self._dummy_schedule}
 
-    def network_index(self, turn: int) -> int:
-        """Which network plays a turn (counted from 0)."""
-        return min(turn, self.n_turns - 1)
-
-    def turn_parameters(self, turn: int) -> list[nn.Parameter]:
-        """The parameters of the network that plays a turn."""
-        params: list[nn.Parameter] = self.optimizer.param_groups[self.network_index(turn)]["params"]
-        return params
-
-    def step_optimizer(self, *turns: int) -> None:
-        """Take one optimizer step for the networks that play these turns, and for no other."""
-        groups = self.optimizer.param_groups
-        self.optimizer.param_groups = [groups[index] for index in sorted({self.network_index(t) for t in turns})]
-        try:
-            self.optimizer.step()
-        finally:
-            self.optimizer.param_groups = groups
-
-    def _action_params(self, obs: PyTorchObs, network: TurnNetwork) -> th.Tensor:
+    def _action_params(self, obs: PyTorchObs, network: ActionNetwork) -> th.Tensor:
         params: th.Tensor = network(preprocess_obs(obs, self.observation_space, self.normalize_images))
         return params
 
@@ -189,9 +165,9 @@ class SeeUPOPolicy(BasePolicy):
         network = self._network(turn)
         return parametrize(self.action_dist, self._action_params(obs, network), network.log_std, action_masks)
 
-    def _network(self, turn: int) -> TurnNetwork:
+    def _network(self, turn: int) -> ActionNetwork:
         network = self.turns[self.network_index(turn)]
-        assert isinstance(network, TurnNetwork)
+        assert isinstance(network, ActionNetwork)
         return network
 
     def evaluate_actions(
@@ -218,39 +194,6 @@ class SeeUPOPolicy(BasePolicy):
         return log_prob_and_entropy(
             self.action_dist, params, network.log_std, actions, action_masks, with_entropy, self.per_component
         )
-
-    def forward(
-        self,
-        obs: PyTorchObs,
-        turns: NDArray[np.int64],
-        generator: th.Generator | None = None,
-        action_masks: th.Tensor | None = None,
-    ) -> tuple[th.Tensor, th.Tensor]:
-        """
-        Choose actions for rows that may be at different turns.
-
-        :param obs: batch of observations
-        :param turns: the turn of each row, counted from 0, shape (batch,)
-        :param generator: source of the samples; None: the most likely actions
-        :param action_masks: valid choices, shape (batch, sum of choices); None: all
-        :return: actions, shape (batch, *action shape), and their log-probabilities, shape (batch,), or (batch,
-            components) with ``per_component``
-        :raises NonFiniteError: if a network gives NaN or infinity, with the turn and the row
-        """
-        indices = np.minimum(turns, self.n_turns - 1)
-        present = np.unique(indices)
-        if present.size == 1:
-            return self._act(obs, int(present[0]), np.arange(len(turns)), generator, action_masks)
-        parts, order = [], []
-        for index in present:
-            rows = np.flatnonzero(indices == index)
-            row_tensor = th.as_tensor(rows, device=self.device)
-            masks = None if action_masks is None else action_masks[row_tensor]
-            parts.append(self._act(select_rows(obs, row_tensor), int(index), rows, generator, masks))
-            order.append(rows)
-        inverse = th.as_tensor(np.argsort(np.concatenate(order)), device=self.device)
-        actions, log_probs = (th.cat(column)[inverse] for column in zip(*parts, strict=True))
-        return actions, log_probs
 
     def explore(
         self, n_rows: int, generator: th.Generator, action_masks: th.Tensor | None = None
@@ -288,77 +231,6 @@ class SeeUPOPolicy(BasePolicy):
         distribution = parametrize(self.action_dist, params, network.log_std, action_masks)
         actions, log_probs = sample_with_log_prob(distribution, params, generator, self.per_component)
         return actions.reshape((-1, *self._action_shape)), log_probs
-
-    @property
-    def _action_shape(self) -> tuple[int, ...]:
-        assert self.action_space.shape is not None
-        return self.action_space.shape
-
-    def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> th.Tensor:
-        turns = np.zeros(len(next(iter(observation.values())) if isinstance(observation, dict) else observation), int)
-        actions, _ = self.forward(observation, turns, None if deterministic else self.generator)
-        return actions
-
-    def predict(
-        self,
-        observation: NDArray[Any] | dict[str, NDArray[Any]],
-        state: tuple[NDArray[Any], ...] | None = None,
-        episode_start: NDArray[np.bool_] | None = None,
-        deterministic: bool = False,
-        action_masks: NDArray[np.bool_] | None = None,
-    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
-        """
-        Get actions for observations, each from the policy of its turn.
-
-        The turn is, in this order: the entry "turn" of a Dict observation; the counter in ``state``, which
-        this method returns and ``episode_start`` resets, as with recurrent policies; else 0, with a warning.
-
-        :param observation: one observation or a batch
-        :param state: turn counters returned by the call before, one array of shape (batch,)
-        :param episode_start: which rows begin an episode, shape (batch,)
-        :param deterministic: whether to take the most likely actions
-        :param action_masks: valid choices, shape (batch, sum of choices) or (sum of choices,)
-        :return: the actions, and the state for the next call
-        """
-        self.set_training_mode(False)
-        given: Any = observation
-        if isinstance(given, tuple):
-            raise ValueError(
-                "predict() got a tuple: pass the observation alone (env.reset() of Gymnasium returns (obs, info))"
-            )
-        obs, vectorized = self.obs_to_tensor(observation)
-        n_rows = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
-        turns = observed_turns(observation, self.observation_space)
-        if turns is None:
-            turns = self._counted_turns(state, episode_start, n_rows)
-        masks = None
-        if action_masks is not None:
-            masks = th.as_tensor(np.asarray(action_masks).reshape(n_rows, -1), device=self.device)
-        with th.no_grad():
-            actions_tensor, _ = self.forward(obs, turns, None if deterministic else self.generator, masks)
-        actions: NDArray[Any] = actions_tensor.cpu().numpy()
-        if isinstance(self.action_space, spaces.Box):
-            actions = np.clip(actions, self.action_space.low, self.action_space.high)
-        if not vectorized:
-            actions = actions.squeeze(axis=0)
-        return actions, (turns + 1,)
-
-    def _counted_turns(
-        self, state: tuple[NDArray[Any], ...] | None, episode_start: NDArray[np.bool_] | None, n_rows: int
-    ) -> NDArray[np.int64]:
-        if state is not None:
-            turns = np.asarray(state[0], dtype=np.int64).reshape(n_rows)
-            return turns if episode_start is None else np.where(episode_start, 0, turns)
-        starting = episode_start is not None and bool(np.all(episode_start))
-        if not starting and self.n_turns > 1 and not self._warned_of_turn:
-            self._warned_of_turn = True
-            warnings.warn(
-                "predict() does not know the turn and takes the policy of turn 0. Pass the state it returned "
-                "the last time (and episode_start), as evaluate_policy does, or give the environment a Dict "
-                'observation with an integer entry "turn".',
-                stacklevel=3,
-            )
-        return np.zeros(n_rows, dtype=np.int64)
 
 
 MlpPolicy = SeeUPOPolicy

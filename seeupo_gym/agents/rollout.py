@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -24,8 +24,10 @@ class TurnBatch(NamedTuple):
     episodes: th.Tensor
     """Index of each row's episode; no episode occurs twice."""
     action_masks: th.Tensor | None
-    lengths: th.Tensor | None = None
-    """Number L of tokens of each action, for the length-normalised ratio; None: 1."""
+    token_mask: th.Tensor | None = None
+    """Which tokens each action has, shape (batch, tokens); None: all of them."""
+    reference_log_probs: th.Tensor | None = None
+    """Of the tokens under the reference policy, shape (batch, tokens), where the update has a penalty for it."""
 
     def rows(self, rows: th.Tensor) -> TurnBatch:
         """Take some rows, with all that belongs to them."""
@@ -35,7 +37,8 @@ class TurnBatch(NamedTuple):
             self.log_probs[rows],
             self.episodes[rows],
             None if self.action_masks is None else self.action_masks[rows],
-            None if self.lengths is None else self.lengths[rows],
+            None if self.token_mask is None else self.token_mask[rows],
+            None if self.reference_log_probs is None else self.reference_log_probs[rows],
         )
 
 
@@ -48,15 +51,21 @@ class GroupRolloutBuffer:
 
     :param n_groups: number of groups (B)
     :param group_size: episodes per group (G); episode ``e`` belongs to group ``e // group_size``
-    :param length: number L of tokens of every action, for the length-normalised ratio
     :param device: where the tensors go
+    :param token_mask: tells which tokens each of a batch of actions has; None: all actions have the same number
     """
 
-    def __init__(self, n_groups: int, group_size: int, length: int = 1, device: th.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        n_groups: int,
+        group_size: int,
+        device: th.device | str = "cpu",
+        token_mask: Callable[[th.Tensor], th.Tensor | None] | None = None,
+    ) -> None:
         self.n_groups = n_groups
         self.group_size = group_size
-        self.length = length
         self.device = device
+        self._token_mask = token_mask
         self.reset()
 
     def reset(self) -> None:
@@ -164,5 +173,5 @@ class GroupRolloutBuffer:
             columns["log_probs"][rows],
             columns["episodes"][rows],
             None if masks is None else masks[rows],
-            None if self.length == 1 else columns["log_probs"].new_full((rows.stop - rows.start,), self.length),
+            None if self._token_mask is None else self._token_mask(columns["actions"][rows]),
         )

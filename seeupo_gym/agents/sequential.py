@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.type_aliases import PyTorchObs
 
+from seeupo_gym.agents.minibatches import WeightedTurn, micro_batches, minibatches
 from seeupo_gym.agents.networks import NonFiniteError
-from seeupo_gym.agents.objective import kl_divergence, log_importance_ratio, update_factor
+from seeupo_gym.agents.objective import (
+    at_ratio_level,
+    kl_divergence,
+    log_importance_ratio,
+    mean_over_tokens,
+    update_factor,
+)
 from seeupo_gym.agents.rollout import TurnBatch
 from seeupo_gym.agents.trust_region import natural_gradient_step
 from seeupo_gym.agents.update_rules import surrogate
@@ -33,7 +40,14 @@ class TurnPolicies(Protocol):
         action_masks: th.Tensor | None = None,
         with_entropy: bool = False,
     ) -> tuple[th.Tensor, th.Tensor | None]:
-        """Log-probabilities, shape (batch,) or (batch, tokens), and entropies, shape (batch,); with gradients."""
+        """
+        Log-probabilities, shape (batch,) or (batch, tokens), and entropies, shape (batch,); with gradients.
+
+        That of a token which an action does not have is 0.
+        """
+
+    def reference_log_probs(self, obs: PyTorchObs, actions: th.Tensor, turn: int) -> th.Tensor:
+        """Log-probabilities of tokens under the reference policy; asked for with ``reference_kl_coef`` only."""
 
     def turn_parameters(self, turn: int) -> list[th.nn.Parameter]:
         """The parameters that the update of a turn moves."""
@@ -47,15 +61,23 @@ class UpdateSettings:
     """The current values of the hyperparameters of an update; see :class:`~seeupo_gym.agents.SeeUPO`."""
 
     rule: str = "clip"
+    ratio_level: str = "token"
     n_epochs: int = 1
     batch_size: int | None = None
+    micro_batch_size: int | None = None
     clip_low: float = 0.2
     clip_high: float = 0.2
     factor_clip: float = 0.2
     ent_coef: float = 0.0
     kl_coef: float = 0.0
+    reference_kl_coef: float = 0.0
     target_kl: float | None = None
     max_grad_norm: float | None = None
+
+    @property
+    def level(self) -> str:
+        """The ratio level; a rule without a ratio takes the probability of the whole action."""
+        return "joint" if self.rule == "reinforce" else self.ratio_level
 
     @property
     def n_passes(self) -> int:
@@ -76,19 +98,10 @@ class TurnStats:
     factor_min: float
     factor_max: float
     advantage_abs_mean: float
-
-
-class WeightedTurn(NamedTuple):
-    """A turn with what its update needs; also a minibatch of one."""
-
-    turn: int
-    batch: TurnBatch
-    weighted_advantages: th.Tensor
-    """M of each row, shape (batch,)."""
-
-    def rows(self, rows: th.Tensor) -> WeightedTurn:
-        """Take some rows, with all that belongs to them."""
-        return WeightedTurn(self.turn, self.batch.rows(rows), self.weighted_advantages[rows])
+    token_clip_fraction: float | None = None
+    sequence_clip_fraction: float | None = None
+    """As if the ratio were that of tokens, or that of the paper; where log-probabilities are those of tokens."""
+    reference_kl: float | None = None
 
 
 def turn_order(n_turns: int, update_order: str | Sequence[int], generator: th.Generator) -> list[list[int]]:
@@ -148,6 +161,9 @@ def sequential_update(
         block, weights = [], factors.clone()
         for turn in turns:
             batch = turn_batches[turn]
+            if settings.reference_kl_coef != 0.0:
+                reference = policy.reference_log_probs(batch.observations, batch.actions, turn)
+                batch = batch._replace(reference_log_probs=reference)
             of_turn = advantages if advantages.ndim == 1 else advantages[turn]
             block.append(WeightedTurn(turn, batch, of_turn[batch.episodes] * weights[batch.episodes]))
         if settings.rule == "trust_region":
@@ -171,26 +187,49 @@ def _finish_turn(
     """Carry an updated turn over to the factors (eq. 8), and measure what its update did."""
     turn, batch, weighted_advantages = weighted
     with th.no_grad():
-        log_prob, entropy = policy.evaluate_actions(
+        tokens, entropy = policy.evaluate_actions(
             batch.observations, batch.actions, turn, batch.action_masks, with_entropy=True
         )
-        log_ratio = log_importance_ratio(log_prob, batch.log_probs, batch.lengths)
-        ratio = log_ratio.exp()
+        log_ratio = _log_ratio(tokens, batch, settings.level)
         # One ratio per token has no place in an episode's factor: the whole action's takes it.
-        whole = ratio if log_ratio.ndim == 1 else log_ratio.sum(dim=1).exp()
+        whole = (log_ratio if log_ratio.ndim == 1 else log_ratio.sum(dim=1)).exp()
         factors[batch.episodes] = update_factor(factors[batch.episodes], whole, settings.factor_clip)
         factor = weights[batch.episodes]  # what the update was weighted with
-        clipped = (ratio < 1.0 - settings.clip_low) | (ratio > 1.0 + settings.clip_high)
         numbers = [
-            clipped.float().mean(),
-            kl_divergence(log_importance_ratio(log_prob, batch.log_probs)).mean(),
-            ratio.new_full((), np.nan) if entropy is None else entropy.mean(),
+            _clip_fraction(log_ratio, batch, settings),
+            _divergence(tokens, batch.log_probs, batch, settings).mean(),
+            tokens.new_full((), np.nan) if entropy is None else entropy.mean(),
             factor.mean(),
             factor.min(),
             factor.max(),
             weighted_advantages.abs().mean(),
         ]
+        if tokens.ndim > 1:
+            numbers += [_clip_fraction(_log_ratio(tokens, batch, lv), batch, settings) for lv in ("token", "sequence")]
+        if batch.reference_log_probs is not None:
+            to_reference = kl_divergence(log_importance_ratio(batch.reference_log_probs, tokens))
+            numbers.append(mean_over_tokens(to_reference, batch.token_mask).mean())
         return TurnStats(n_steps, loss, *th.stack(numbers).tolist())
+
+
+def _log_ratio(log_prob: th.Tensor, batch: TurnBatch, level: str) -> th.Tensor:
+    new, lengths = at_ratio_level(log_prob, level, batch.token_mask)
+    old, _ = at_ratio_level(batch.log_probs, level, batch.token_mask)
+    return log_importance_ratio(new, old, lengths)
+
+
+def _divergence(log_prob: th.Tensor, old_log_prob: th.Tensor, batch: TurnBatch, settings: UpdateSettings) -> th.Tensor:
+    """KL(pi_old || pi) of each action, by the chain rule the sum of its tokens'; their mean for one ratio per token."""
+    divergence = kl_divergence(log_importance_ratio(log_prob, old_log_prob))
+    if settings.level == "token" or divergence.ndim == 1:
+        return mean_over_tokens(divergence, batch.token_mask)
+    return divergence.sum(dim=1)
+
+
+def _clip_fraction(log_ratio: th.Tensor, batch: TurnBatch, settings: UpdateSettings) -> th.Tensor:
+    ratio = log_ratio.exp()
+    clipped = (ratio < 1.0 - settings.clip_low) | (ratio > 1.0 + settings.clip_high)
+    return mean_over_tokens(clipped.float(), batch.token_mask).mean()
 
 
 def _gradient_update(
@@ -205,15 +244,21 @@ def _gradient_update(
     max_kl = np.inf if settings.target_kl is None else _KL_MARGIN * settings.target_kl
     losses: list[float] = []
     for epoch in range(settings.n_passes):
-        for part in _minibatches(block, settings.batch_size, generator):
-            objective, kl, outputs, slopes = _objective(policy, part, settings)
-            if losses and kl is not None and kl > max_kl:
-                return len(losses), float(np.mean(losses))
+        for part in minibatches(block, settings.batch_size, generator):
             for param in params:
                 param.grad = None
-            th.autograd.backward(outputs, slopes)
+            n_rows = sum(len(weighted_advantages) for _, _, weighted_advantages in part)
+            objective = kl = 0.0
+            for micro in micro_batches(part, settings.micro_batch_size):
+                of_micro, kl_of_micro, outputs, slopes = _objective(policy, micro, n_rows, settings)
+                objective += of_micro.item()
+                kl += 0.0 if kl_of_micro is None else kl_of_micro.item()
+                if not losses or kl <= max_kl:
+                    th.autograd.backward(outputs, slopes)
+            if losses and kl > max_kl:
+                return len(losses), float(np.mean(losses))
             norm = clip_gradients(params, settings.max_grad_norm)
-            losses.append(-objective.item())
+            losses.append(-objective)
             if not np.isfinite(losses[-1]) or not np.isfinite(norm):
                 raise _non_finite(losses[-1], f"its gradient (norm {norm})", block, f"epoch {epoch}")
             policy.step_optimizer(*(turn for turn, _, _ in part))
@@ -237,13 +282,12 @@ def _trust_region_update(
             )
             if len(start) == i:
                 start.append(log_prob.detach())
-            m = weighted_advantages if log_prob.ndim == 1 else weighted_advantages.unsqueeze(1)
             share = len(weighted_advantages) / n_rows
-            of_turn, _ = surrogate(log_prob, batch.log_probs, batch.lengths, m, settings)
-            objective = objective + share * of_turn.mean()
+            of_turn, _, _ = _surrogate(log_prob, batch, weighted_advantages, settings)
+            objective = objective + share * mean_over_tokens(of_turn, batch.token_mask).mean()
             if entropy is not None:
                 objective = objective + share * settings.ent_coef * entropy.mean()
-            kl = kl + share * kl_divergence(log_importance_ratio(log_prob, start[i])).mean()
+            kl = kl + share * _divergence(log_prob, start[i], batch, settings).mean()
         return objective, kl
 
     before, accepted = natural_gradient_step(params, evaluate, settings.target_kl)
@@ -253,35 +297,60 @@ def _trust_region_update(
 
 
 def _objective(
-    policy: TurnPolicies, part: list[WeightedTurn], settings: UpdateSettings
+    policy: TurnPolicies, part: list[WeightedTurn], n_rows: int, settings: UpdateSettings
 ) -> tuple[th.Tensor, th.Tensor | None, list[th.Tensor], list[th.Tensor]]:
     """
-    The objective of a minibatch, a mean over its rows whatever turn they belong to.
+    The part that some rows have in the objective of a minibatch of ``n_rows``, a mean over rows of any turns.
 
     :return: the objective, the KL divergence if there is a target for it, the tensors to go backward from and the
         gradients of the loss with respect to them
     """
-    n_rows = sum(len(weighted_advantages) for _, _, weighted_advantages in part)
     objectives, kls, outputs, slopes = [], [], [], []
     for turn, batch, weighted_advantages in part:
-        log_prob, entropy = policy.evaluate_actions(
+        tokens, entropy = policy.evaluate_actions(
             batch.observations, batch.actions, turn, batch.action_masks, with_entropy=settings.ent_coef != 0.0
         )
         share = len(weighted_advantages) / n_rows
+        objective, slope, log_prob = _surrogate(tokens, batch, weighted_advantages, settings)
         with th.no_grad():
-            m = weighted_advantages if log_prob.ndim == 1 else weighted_advantages.unsqueeze(1)
-            objective, slope = surrogate(log_prob, batch.log_probs, batch.lengths, m, settings)
-            objectives.append(share * objective.mean())
+            objectives.append(share * mean_over_tokens(objective, batch.token_mask).mean())
             outputs.append(log_prob)
-            slopes.append(slope * (-share / slope.numel()))
+            slopes.append(-share * slope * _weights(slope, batch.token_mask))
             if settings.target_kl is not None:
-                log_ratio = log_importance_ratio(log_prob, batch.log_probs)
-                kls.append(share * kl_divergence(log_ratio).mean())
+                kls.append(share * _divergence(tokens, batch.log_probs, batch, settings).mean())
+            if batch.reference_log_probs is not None:
+                # d KL / d log pi = 1 - pi_ref / pi in the k3 form, whose expectation under pi is 0 at the reference.
+                log_ratio = log_importance_ratio(batch.reference_log_probs, tokens)
+                penalty = mean_over_tokens(kl_divergence(log_ratio), batch.token_mask)
+                coef = share * settings.reference_kl_coef
+                objectives.append(-coef * penalty.mean())
+                outputs.append(tokens)
+                slopes.append(coef * (1.0 - log_ratio.exp()) * _weights(tokens, batch.token_mask))
             if entropy is not None:
                 objectives.append(share * settings.ent_coef * entropy.mean())
                 outputs.append(entropy)
                 slopes.append(th.full_like(entropy, -share * settings.ent_coef / len(entropy)))
     return th.stack(objectives).sum(), th.stack(kls).sum() if kls else None, outputs, slopes
+
+
+def _surrogate(
+    tokens: th.Tensor, batch: TurnBatch, weighted_advantages: th.Tensor, settings: UpdateSettings
+) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
+    """The rule's objective and slope at the ratio level, and the log-probabilities that the slope belongs to."""
+    log_prob, lengths = at_ratio_level(tokens, settings.level, batch.token_mask)
+    old_log_prob, _ = at_ratio_level(batch.log_probs, settings.level, batch.token_mask)
+    m = weighted_advantages if log_prob.ndim == 1 else weighted_advantages.unsqueeze(1)
+    differentiable = settings.rule == "trust_region"
+    with th.set_grad_enabled(differentiable and th.is_grad_enabled()):
+        objective, slope = surrogate(log_prob, old_log_prob, lengths, m, settings)
+    return objective, slope, log_prob
+
+
+def _weights(values: th.Tensor, token_mask: th.Tensor | None) -> th.Tensor | float:
+    """What each entry weighs in the mean over rows of the means over their tokens."""
+    if values.ndim == 1 or token_mask is None:
+        return 1.0 / values.numel()
+    return token_mask / (token_mask.sum(dim=1, keepdim=True) * len(values))
 
 
 def _parameters(policy: TurnPolicies, block: list[WeightedTurn]) -> list[th.nn.Parameter]:
@@ -310,21 +379,3 @@ def clip_gradients(params: list[th.nn.Parameter], max_norm: float | None) -> flo
     if max_norm is not None and norm > max_norm:
         th._foreach_mul_(grads, max_norm / norm)
     return norm
-
-
-def _minibatches(
-    block: list[WeightedTurn], batch_size: int | None, generator: th.Generator
-) -> Iterator[list[WeightedTurn]]:
-    """Shuffled minibatches of the rows of all turns of a block; without a copy if it is all of them."""
-    sizes = [len(weighted_advantages) for _, _, weighted_advantages in block]
-    if batch_size is None or batch_size >= sum(sizes):
-        yield block
-        return
-    for rows in th.randperm(sum(sizes), generator=generator).split(batch_size):
-        part, first = [], 0
-        for weighted, size in zip(block, sizes, strict=True):
-            own = rows if len(block) == 1 else rows[(rows >= first) & (rows < first + size)] - first
-            if len(own) > 0:
-                part.append(weighted.rows(own.to(weighted.weighted_advantages.device)))
-            first += size
-        yield part

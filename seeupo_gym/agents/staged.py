@@ -11,7 +11,7 @@ import torch as th
 from numpy.typing import NDArray
 
 from seeupo_gym.agents.networks import select_rows
-from seeupo_gym.agents.policies import SeeUPOPolicy
+from seeupo_gym.agents.turn_policy import TurnPolicy
 
 SCHEDULES = ("sweep", "staged")
 
@@ -141,7 +141,7 @@ class Stages:
 
 
 def act_in_stage(
-    policy: SeeUPOPolicy,
+    policy: TurnPolicy,
     stages: Stages,
     obs: Any,
     turns: NDArray[np.int64],

@@ -17,6 +17,16 @@ from seeupo_gym.agents.staged import Stages
 
 MAX_LOGGED_TURNS = 20
 TURN_SCALARS = ("policy_loss", "clip_fraction", "approx_kl", "entropy", "factor_mean", "advantage_abs_mean")
+_MEANS = (
+    "clip_fraction",
+    "token_clip_fraction",
+    "sequence_clip_fraction",
+    "approx_kl",
+    "reference_kl",
+    "entropy",
+    "factor_mean",
+    "advantage_abs_mean",
+)
 # Shown in TensorBoard's HParams tab.
 _HPARAMS = (
     "learning_rate",
@@ -24,6 +34,7 @@ _HPARAMS = (
     "group_size",
     "n_epochs",
     "batch_size",
+    "micro_batch_size",
     "gamma",
     "clip_range",
     "clip_range_high",
@@ -35,6 +46,7 @@ _HPARAMS = (
     "update_rule",
     "ent_coef",
     "kl_coef",
+    "reference_kl_coef",
     "target_kl",
     "max_grad_norm",
     "n_turns",
@@ -71,10 +83,12 @@ def record_turn_stats(logger: Logger, stats: dict[int, TurnStats], n_turns: int)
     if not stats:  # a stage whose turn no episode reached
         return
     rows = [asdict(turn_stats) for turn_stats in stats.values()]
-    mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+    known = [name for name, number in rows[0].items() if number is not None]
+    mean = {name: float(np.mean([row[name] for row in rows])) for name in known}
     logger.record("train/loss", mean["policy_loss"])
-    for name in ("clip_fraction", "approx_kl", "entropy", "factor_mean", "advantage_abs_mean"):
-        logger.record(f"train/{name}", mean[name])
+    for name in _MEANS:
+        if name in mean:
+            logger.record(f"train/{name}", mean[name])
     logger.record("train/factor_min", min(row["factor_min"] for row in rows))
     logger.record("train/factor_max", max(row["factor_max"] for row in rows))
     for turn in logged_turns(n_turns):

@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 
 from stable_baselines3.common.type_aliases import GymEnv
 
-from seeupo_gym.agents.policies import SeeUPOPolicy
 from seeupo_gym.agents.seeupo import SeeUPO
+from seeupo_gym.agents.turn_policy import TurnPolicy
 
 # What all of them are: the papers know one policy and one loss, without an order of turns.
 _ONE_LOSS = {"update_order": "simultaneous", "schedule": "sweep"}
@@ -41,7 +41,7 @@ class NamedSetting(SeeUPO):
     fixed_settings: ClassVar[dict[str, Any]] = _ONE_LOSS
     default_settings: ClassVar[dict[str, Any]] = {"turn_policies": "shared"}
 
-    def __init__(self, policy: str | type[SeeUPOPolicy], env: GymEnv | str | None, **settings: Any) -> None:
+    def __init__(self, policy: str | type[TurnPolicy], env: GymEnv | str | None, **settings: Any) -> None:
         for name, value in self.fixed_settings.items():
             if settings.get(name, value) != value:
                 raise ValueError(

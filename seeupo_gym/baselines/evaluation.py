@@ -15,6 +15,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from seeupo_gym.agents.staged import Stages
+from seeupo_gym.agents.turn_policy import TurnPolicy
 from seeupo_gym.envs.episodes import EpisodeLanes
 from seeupo_gym.envs.task import HELD_OUT_SEED, TaskEnv
 from seeupo_gym.envs.vector import make_vec
@@ -84,7 +85,12 @@ def evaluate(
     probe = gym.make(env_id, **env_kwargs)
     max_lanes = _MAX_NATIVE_LANES if isinstance(probe.unwrapped, TaskEnv) else _MAX_OTHER_LANES
     probe.close()
-    env = make_vec(env_id, min(n_episodes, max_lanes), **env_kwargs)
+    n_lanes = min(n_episodes, max_lanes)
+    policy = model.policy
+    if isinstance(policy, TurnPolicy):
+        env = policy.make_vec(env_id, n_lanes, model.policy_kwargs, env_kwargs)
+    else:
+        env = make_vec(env_id, n_lanes, **env_kwargs)
     was_training = model.policy.training
     devices = [model.device] if model.device.type == "cuda" else []
     try:

@@ -1,0 +1,287 @@
+"""What SeeUPO asks of a policy: one policy per turn, behind the interface of SB3's policies."""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from abc import abstractmethod
+from typing import Any, ClassVar, cast
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs
+from stable_baselines3.common.vec_env import VecEnv
+from torch import nn
+
+from seeupo_gym.agents.networks import select_rows
+from seeupo_gym.agents.rollout import GroupRolloutBuffer
+from seeupo_gym.agents.turns import observed_turns
+from seeupo_gym.envs.task import TaskEnv
+from seeupo_gym.envs.vector import make_vec
+
+
+class TurnPolicy(BasePolicy):
+    """
+    The part of turn policies that does not depend on what computes them.
+
+    Turn ``t`` (counted from 0) is played by policy ``min(t, n_turns - 1)``: a turn beyond the last policy uses the
+    last one. With ``n_turns=1`` all turns share one policy. Subclasses make ``self.optimizer``, with one parameter
+    group per policy.
+
+    :param observation_space: observation space
+    :param action_space: action space
+    :param n_turns: number of policies
+    :param arguments: arguments of SB3's ``BasePolicy``
+    :raises ValueError: if ``n_turns`` is less than 1
+    """
+
+    default_settings: ClassVar[dict[str, str]] = {"turn_policies": "separate", "ratio_level": "joint"}
+    """What :class:`~seeupo_gym.agents.SeeUPO` takes for settings that are None."""
+
+    saves_weights_itself: ClassVar[bool] = False
+    """Whether :meth:`write_weights` and :meth:`read_weights` stand in for SB3's saving of ``state_dict``."""
+
+    optimizer: th.optim.Optimizer
+
+    def __init__(
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], n_turns: int, **arguments: Any
+    ) -> None:
+        super().__init__(observation_space, action_space, **arguments)
+        if n_turns < 1:
+            raise ValueError(f"n_turns must be at least 1, got {n_turns}")
+        self.n_turns = n_turns
+        # For predict(deterministic=False) only: evaluating a policy must not change how training goes on.
+        self.generator = th.Generator()
+        self.generator.seed()
+        self._warned_of_turn = False
+
+    @classmethod
+    def make_vec(
+        cls, env: str, n_envs: int, policy_kwargs: dict[str, Any], env_kwargs: dict[str, Any] | None = None
+    ) -> VecEnv:
+        """
+        Make a vector environment that this policy can act in; see :func:`seeupo_gym.make_vec`.
+
+        :param env: a registered id
+        :param n_envs: number of environments
+        :param policy_kwargs: the policy's arguments
+        :param env_kwargs: arguments of the environment
+        """
+        return make_vec(env, n_envs, **(env_kwargs or {}))
+
+    @classmethod
+    def make_env(cls, env: Any, n_episodes: int, policy_kwargs: dict[str, Any]) -> GymEnv:
+        """
+        Make the environment that :class:`~seeupo_gym.agents.SeeUPO` trains in of what it was given.
+
+        :param env: an environment, which is returned as it is, or a registered id
+        :param n_episodes: how many episodes an iteration has
+        :param policy_kwargs: the policy's arguments
+        :return: the environment; for an id of this package's tasks a native one with a lane for each episode
+        """
+        if not isinstance(env, str):
+            return cast(GymEnv, env)
+        made: gym.Env[Any, Any] = gym.make(env)
+        return cls.make_vec(env, n_episodes, policy_kwargs) if isinstance(made.unwrapped, TaskEnv) else made
+
+    def network_index(self, turn: int) -> int:
+        """Which network plays a turn (counted from 0)."""
+        return min(turn, self.n_turns - 1)
+
+    def turn_parameters(self, turn: int) -> list[nn.Parameter]:
+        """The parameters of the network that plays a turn."""
+        params: list[nn.Parameter] = self.optimizer.param_groups[self.network_index(turn)]["params"]
+        return params
+
+    def step_optimizer(self, *turns: int) -> None:
+        """Take one optimizer step for the networks that play these turns, and for no other."""
+        groups = self.optimizer.param_groups
+        self.optimizer.param_groups = [groups[index] for index in sorted({self.network_index(t) for t in turns})]
+        try:
+            self.optimizer.step()
+        finally:
+            self.optimizer.param_groups = groups
+
+    @abstractmethod
+    def evaluate_actions(
+        self,
+        obs: PyTorchObs,
+        actions: th.Tensor,
+        turn: int,
+        action_masks: th.Tensor | None = None,
+        with_entropy: bool = False,
+    ) -> tuple[th.Tensor, th.Tensor | None]:
+        """See :meth:`~seeupo_gym.agents.sequential.TurnPolicies.evaluate_actions`."""
+
+    @abstractmethod
+    def _act(
+        self,
+        obs: PyTorchObs,
+        turn: int,
+        rows: NDArray[np.int64],
+        generator: th.Generator | None,
+        action_masks: th.Tensor | None,
+    ) -> tuple[th.Tensor, th.Tensor]:
+        """Choose actions for rows of one policy; ``rows`` are the environments they come from, for messages."""
+
+    def explore(
+        self, n_rows: int, generator: th.Generator, action_masks: th.Tensor | None = None
+    ) -> tuple[th.Tensor, th.Tensor]:
+        """
+        Choose actions uniformly over the valid ones, whatever the observations are.
+
+        :param n_rows: number of actions
+        :param generator: source of the samples
+        :param action_masks: valid choices, shape (batch, sum of choices); None: all
+        :return: actions, shape (batch, *action shape), and NaN for their log-probabilities: no policy chose them
+        :raises NotImplementedError: if uniform actions make no sense
+        """
+        raise NotImplementedError(
+            f'schedule="staged" needs uniform exploration, which {type(self).__name__} has not: use schedule="sweep"'
+        )
+
+    def token_mask(self, actions: th.Tensor) -> th.Tensor | None:
+        """
+        Tell which tokens actions have.
+
+        :param actions: shape (batch, *action shape)
+        :return: shape (batch, tokens); None: all actions have the same number
+        """
+        return None
+
+    def reference_log_probs(self, obs: PyTorchObs, actions: th.Tensor, turn: int) -> th.Tensor:
+        """
+        Log-probabilities of the tokens of actions under a policy that is not trained.
+
+        :param obs: batch of observations
+        :param actions: shape (batch, *action shape)
+        :param turn: the turn they are at, counted from 0
+        :return: shape (batch, tokens), without gradients
+        :raises NotImplementedError: if the policy has no reference
+        """
+        raise NotImplementedError(f"reference_kl_coef is set, but {type(self).__name__} has no reference policy")
+
+    def write_weights(self, archive: zipfile.ZipFile) -> None:
+        """Add the weights to the archive of a saved model."""
+        raise NotImplementedError
+
+    def read_weights(self, archive: zipfile.ZipFile) -> None:
+        """Take the weights from the archive of a saved model."""
+        raise NotImplementedError
+
+    def record(self, logger: Logger, buffer: GroupRolloutBuffer) -> None:
+        """
+        Record what there is to say of a rollout beyond what all policies have in common; called after each update.
+
+        :param logger: SB3's logger
+        :param buffer: the rollout
+        """
+
+    def forward(
+        self,
+        obs: PyTorchObs,
+        turns: NDArray[np.int64],
+        generator: th.Generator | None = None,
+        action_masks: th.Tensor | None = None,
+    ) -> tuple[th.Tensor, th.Tensor]:
+        """
+        Choose actions for rows that may be at different turns.
+
+        :param obs: batch of observations
+        :param turns: the turn of each row, counted from 0, shape (batch,)
+        :param generator: source of the samples; None: the most likely actions
+        :param action_masks: valid choices, shape (batch, sum of choices); None: all
+        :return: actions, shape (batch, *action shape), and their log-probabilities, shape (batch,), or (batch,
+            components) with ``per_component``
+        :raises NonFiniteError: if a network gives NaN or infinity, with the turn and the row
+        """
+        indices = np.minimum(turns, self.n_turns - 1)
+        present = np.unique(indices)
+        if present.size == 1:
+            return self._act(obs, int(present[0]), np.arange(len(turns)), generator, action_masks)
+        parts, order = [], []
+        for index in present:
+            rows = np.flatnonzero(indices == index)
+            row_tensor = th.as_tensor(rows, device=self.device)
+            masks = None if action_masks is None else action_masks[row_tensor]
+            parts.append(self._act(select_rows(obs, row_tensor), int(index), rows, generator, masks))
+            order.append(rows)
+        inverse = th.as_tensor(np.argsort(np.concatenate(order)), device=self.device)
+        actions, log_probs = (th.cat(column)[inverse] for column in zip(*parts, strict=True))
+        return actions, log_probs
+
+    @property
+    def _action_shape(self) -> tuple[int, ...]:
+        assert self.action_space.shape is not None
+        return self.action_space.shape
+
+    def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> th.Tensor:
+        turns = np.zeros(len(next(iter(observation.values())) if isinstance(observation, dict) else observation), int)
+        actions, _ = self.forward(observation, turns, None if deterministic else self.generator)
+        return actions
+
+    def predict(
+        self,
+        observation: NDArray[Any] | dict[str, NDArray[Any]],
+        state: tuple[NDArray[Any], ...] | None = None,
+        episode_start: NDArray[np.bool_] | None = None,
+        deterministic: bool = False,
+        action_masks: NDArray[np.bool_] | None = None,
+    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
+        """
+        Get actions for observations, each from the policy of its turn.
+
+        The turn is, in this order: the entry "turn" of a Dict observation; the counter in ``state``, which
+        this method returns and ``episode_start`` resets, as with recurrent policies; else 0, with a warning.
+
+        :param observation: one observation or a batch
+        :param state: turn counters returned by the call before, one array of shape (batch,)
+        :param episode_start: which rows begin an episode, shape (batch,)
+        :param deterministic: whether to take the most likely actions
+        :param action_masks: valid choices, shape (batch, sum of choices) or (sum of choices,)
+        :return: the actions, and the state for the next call
+        """
+        self.set_training_mode(False)
+        given: Any = observation
+        if isinstance(given, tuple):
+            raise ValueError(
+                "predict() got a tuple: pass the observation alone (env.reset() of Gymnasium returns (obs, info))"
+            )
+        obs, vectorized = self.obs_to_tensor(observation)
+        n_rows = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+        turns = observed_turns(observation, self.observation_space)
+        if turns is None:
+            turns = self._counted_turns(state, episode_start, n_rows)
+        masks = None
+        if action_masks is not None:
+            masks = th.as_tensor(np.asarray(action_masks).reshape(n_rows, -1), device=self.device)
+        with th.no_grad():
+            actions_tensor, _ = self.forward(obs, turns, None if deterministic else self.generator, masks)
+        actions: NDArray[Any] = actions_tensor.cpu().numpy()
+        if isinstance(self.action_space, spaces.Box):
+            actions = np.clip(actions, self.action_space.low, self.action_space.high)
+        if not vectorized:
+            actions = actions.squeeze(axis=0)
+        return actions, (turns + 1,)
+
+    def _counted_turns(
+        self, state: tuple[NDArray[Any], ...] | None, episode_start: NDArray[np.bool_] | None, n_rows: int
+    ) -> NDArray[np.int64]:
+        if state is not None:
+            turns = np.asarray(state[0], dtype=np.int64).reshape(n_rows)
+            return turns if episode_start is None else np.where(episode_start, 0, turns)
+        starting = episode_start is not None and bool(np.all(episode_start))
+        if not starting and self.n_turns > 1 and not self._warned_of_turn:
+            self._warned_of_turn = True
+            warnings.warn(
+                "predict() does not know the turn and takes the policy of turn 0. Pass the state it returned "
+                "the last time (and episode_start), as evaluate_policy does, or give the environment a Dict "
+                'observation with an integer entry "turn".',
+                stacklevel=3,
+            )
+        return np.zeros(n_rows, dtype=np.int64)

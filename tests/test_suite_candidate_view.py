@@ -5,10 +5,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
+from stable_baselines3 import PPO
 
 pytest.importorskip("sklearn")
 
 from seeupo_gym import SeeUPO
+from seeupo_gym.agents import CandidateActorCriticPolicy
+from seeupo_gym.agents.threads import one_torch_thread
 from seeupo_gym.envs.candidate_view import CandidateView, HashedText
 
 ROOMS = [["take key", "go north"], ["open door"], ["go east", "go west", "look"]]
@@ -21,9 +24,12 @@ class Corridor(gym.Env):
     action_space = spaces.Text(100)
     max_turns = 3
 
+    def __init__(self):
+        self.sent = []  # in all episodes
+
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.room, self.sent = 0, []
+        self.room = 0
         return "room 0", {"admissible_commands": ROOMS[0], "inventory": "nothing"}
 
     def step(self, action):
@@ -47,6 +53,7 @@ def test_observations_and_masks_follow_the_commands():
     np.testing.assert_array_equal(obs["candidates"][2:], 0.0)
     np.testing.assert_array_equal(obs["state"], np.concatenate(features(["room 0", ""])))
     assert (env.action_masks().tolist(), obs["turn"].tolist()) == ([True, True, False, False], [0.0])
+    assert obs["mask"].tolist() == [1, 1, 0, 0]
     obs, reward, _, _, info = env.step(0)
     assert (reward, info["command"]) == (pytest.approx(1 / 3), "take key")
     np.testing.assert_array_equal(obs["state"], np.concatenate(features(["room 1", "take key"])))
@@ -58,6 +65,7 @@ def test_observations_and_masks_follow_the_commands():
     assert done
     assert not env.action_masks().any()
     assert not obs["candidates"].any()
+    assert not obs["mask"].any()
 
 
 def test_chosen_entries_of_info_stand_in_for_the_observation():
@@ -75,6 +83,26 @@ def test_features_are_those_of_the_text_alone():
     assert not np.array_equal(first[0], first[1])
     np.testing.assert_allclose(np.linalg.norm(first[:, :32], axis=1), 1.0, rtol=1e-5)
     np.testing.assert_array_equal(features([""]), 0.0)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*different from the unwrapped version.*", "ignore:.*(in|max)imum value is.*infinity.*"
+)
+def test_a_function_stands_in_for_the_hashed_features():
+    asked = []
+
+    def lengths_and_vowels(texts):
+        asked.extend(texts)
+        return [[len(text), sum(text.count(vowel) for vowel in "aeiou")] for text in texts]
+
+    env = make(features=lengths_and_vowels)
+    obs, _ = env.reset(seed=0)
+    assert env.observation_space.contains(obs)
+    np.testing.assert_array_equal(obs["candidates"], [[8, 3], [8, 2], [0, 0], [0, 0]])
+    np.testing.assert_array_equal(obs["state"], [6, 2, 0, 0])
+    env.reset(seed=0)
+    assert len(asked) == len(set(asked)), "no text is computed twice"
+    check_env(env, skip_render_check=True)
 
 
 def test_mistakes_are_refused():
@@ -98,8 +126,18 @@ def test_the_checker_accepts_it():
     check_env(make(), skip_render_check=True)
 
 
-def test_seeupo_learns_from_it():
-    model = SeeUPO("MultiInputPolicy", make(), n_groups=8, group_size=8, learning_rate=1e-2, seed=0)
+@pytest.mark.parametrize("policy", ["CandidatePolicy", "MultiInputPolicy"])
+def test_seeupo_learns_from_it(policy):
+    model = SeeUPO(policy, make(), n_groups=8, group_size=8, learning_rate=1e-2, seed=0)
     assert model.masked
     model.learn(64 * 3 * 15)
     assert np.mean([info["r"] for info in model.ep_info_buffer]) > 0.9
+
+
+def test_ppo_never_chooses_what_the_mask_rules_out():
+    env = make()
+    with one_torch_thread():
+        model = PPO(CandidateActorCriticPolicy, env, n_steps=96, batch_size=48, n_epochs=2, seed=0, device="cpu")
+        model.learn(192)
+    assert len(env.unwrapped.sent) == 192
+    assert "" not in env.unwrapped.sent

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
+
+# Texts -> features, shape (texts, features): each row depends on its text alone.
+TextFeatures = Callable[[Sequence[str]], Any]
 
 # Texts whose features are kept; the commands of a game come again and again.
 _CACHE_SIZE = 4096
@@ -37,7 +40,6 @@ class HashedText:
             text.HashingVectorizer(n_features=n_features - half, ngram_range=(1, 2), dtype=np.float32),
             text.HashingVectorizer(n_features=half, analyzer="char_wb", ngram_range=(2, 4), dtype=np.float32),
         )
-        self._cache: dict[str, NDArray[np.float32]] = {}
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """
@@ -46,15 +48,26 @@ class HashedText:
         :param texts: at least one text
         :return: shape (len(texts), n_features)
         """
-        new = [text for text in dict.fromkeys(texts) if text not in self._cache]
-        if len(self._cache) + len(new) > _CACHE_SIZE:
-            self._cache.clear()
+        rows = np.hstack([vectorizer.transform(texts).toarray() for vectorizer in self._vectorizers])
+        # Entries of normed rows can pass 1 by a rounding error.
+        return np.clip(rows, -1.0, 1.0, out=rows)
+
+
+class _Cache:
+    """Remembers the features of texts that come again."""
+
+    def __init__(self, features: TextFeatures) -> None:
+        self._features = features
+        self._rows: dict[str, NDArray[np.float32]] = {}
+
+    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        new = [text for text in dict.fromkeys(texts) if text not in self._rows]
+        if len(self._rows) + len(new) > _CACHE_SIZE:
+            self._rows.clear()
             new = list(dict.fromkeys(texts))
         if new:
-            rows = np.hstack([vectorizer.transform(new).toarray() for vectorizer in self._vectorizers])
-            # Entries of normed rows can pass 1 by a rounding error.
-            self._cache.update(zip(new, np.clip(rows, -1.0, 1.0), strict=True))
-        return np.stack([self._cache[text] for text in texts])
+            self._rows.update(zip(new, np.asarray(self._features(new), dtype=np.float32), strict=True))
+        return np.stack([self._rows[text] for text in texts])
 
 
 class CandidateView(gym.Wrapper[Any, Any, Any, Any]):
@@ -63,14 +76,24 @@ class CandidateView(gym.Wrapper[Any, Any, Any, Any]):
 
     The observation is a dict: ``state``, the features of what was read and of the last command, one after another;
     ``candidates``, a row of features for each admissible command, in the environment's order and zero beyond the
-    last one; and ``turn``, the share of the turns that is spent. Action ``i`` sends command ``i``, and an action that
-    :meth:`action_masks` rules out sends an empty message. ``info["command"]`` tells what was sent.
+    last one; ``mask``, 1 for each of these commands; and ``turn``, the share of the turns that is spent. Action ``i``
+    sends command ``i``, and an action that the mask rules out sends an empty message. ``info["command"]`` tells what
+    was sent.
+
+    ``CandidatePolicy`` of SeeUPO and ``CandidateActorCriticPolicy`` for SB3's PPO and A2C are made for it.
+
+    Texts are hashed by default. A sentence-embedding model takes the place of that as a function, for example of
+    sentence-transformers::
+
+        model = SentenceTransformer("all-MiniLM-L6-v2")
+        env = CandidateView(env, features=lambda texts: model.encode(texts, normalize_embeddings=True))
 
     :param env: the text environment; it needs an attribute ``max_turns``
     :param n_candidates: number of rows and of actions
-    :param n_features: features of each text (see :class:`HashedText`)
+    :param n_features: hashed features of each text (see :class:`HashedText`)
     :param state_keys: entries of ``info`` that are read in place of the observation, each with its own features
-    :raises ImportError: if scikit-learn is missing
+    :param features: function from a list of texts to an array, one row a text, in place of the hashed features
+    :raises ImportError: if scikit-learn is missing, unless ``features`` are given
     """
 
     def __init__(
@@ -79,20 +102,25 @@ class CandidateView(gym.Wrapper[Any, Any, Any, Any]):
         n_candidates: int = 96,
         n_features: int = 512,
         state_keys: Sequence[str] = (),
+        features: TextFeatures | None = None,
     ) -> None:
         super().__init__(env)
         if n_candidates < 1:
             raise ValueError(f"n_candidates must be at least 1, got {n_candidates}")
         if not env.has_wrapper_attr("max_turns"):
             raise ValueError(f"CandidateView needs an environment with an attribute max_turns, got {env}")
-        self._features = HashedText(n_features)
+        self._features = _Cache(HashedText(n_features) if features is None else features)
+        bound = 1.0
+        if features is not None:
+            bound, n_features = np.inf, self._features([""]).shape[1]
         self._state_keys = tuple(state_keys)
         self._max_turns: int = env.get_wrapper_attr("max_turns")
         state_size = n_features * (max(len(self._state_keys), 1) + 1)
         self.observation_space = spaces.Dict(
             {
-                "state": spaces.Box(-1.0, 1.0, (state_size,), np.float32),
-                "candidates": spaces.Box(-1.0, 1.0, (n_candidates, n_features), np.float32),
+                "state": spaces.Box(-bound, bound, (state_size,), np.float32),
+                "candidates": spaces.Box(-bound, bound, (n_candidates, n_features), np.float32),
+                "mask": spaces.MultiBinary(n_candidates),
                 "turn": spaces.Box(0.0, 1.0, (1,), np.float32),
             }
         )
@@ -102,13 +130,13 @@ class CandidateView(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
+    ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Start an episode of the environment."""
         text, info = self.env.reset(seed=seed, options=options)
         self._turn = 0
         return self._observe(text, "", info), info
 
-    def step(self, action: int) -> tuple[dict[str, NDArray[np.float32]], Any, bool, bool, dict[str, Any]]:
+    def step(self, action: int) -> tuple[dict[str, NDArray[Any]], Any, bool, bool, dict[str, Any]]:
         """
         Send a command.
 
@@ -122,7 +150,7 @@ class CandidateView(gym.Wrapper[Any, Any, Any, Any]):
         self._turn += 1
         return self._observe(text, command, info), reward, terminated, truncated, {**info, "command": command}
 
-    def _observe(self, text: str, command: str, info: dict[str, Any]) -> dict[str, NDArray[np.float32]]:
+    def _observe(self, text: str, command: str, info: dict[str, Any]) -> dict[str, NDArray[Any]]:
         self._commands = list(info["admissible_commands"])
         n = len(self._commands)
         if n > self._n_candidates:
@@ -135,6 +163,7 @@ class CandidateView(gym.Wrapper[Any, Any, Any, Any]):
         return {
             "state": self._features([*read, command]).ravel(),
             "candidates": candidates,
+            "mask": self.action_masks().astype(np.int8),
             "turn": np.array([min(self._turn / self._max_turns, 1.0)], dtype=np.float32),
         }
 

@@ -1,4 +1,4 @@
-"""The examples of docs/suites.md run as written where all suites are installed."""
+"""The examples of docs/suites/ run as written, each page's where its suite is installed."""
 
 import re
 import subprocess
@@ -7,14 +7,38 @@ from pathlib import Path
 
 import pytest
 
-for package in ("bfcl_eval", "textworld_express", "gem"):
-    pytest.importorskip(package)
+PAGES = Path(__file__).parents[1] / "docs" / "suites"
+# Page -> packages that its examples need; None: they need a server, so they are marked as not run.
+PACKAGES = {
+    "appworld": None,
+    "bfcl": ("bfcl_eval", "sklearn"),
+    "gem": ("gem",),
+    "minigrid": ("minigrid",),
+    "miniwob": ("miniwob",),
+    "open_env": None,
+    "text_arena": ("textarena",),
+    "text_world_express": ("textworld_express",),
+}
 
-PAGE = (Path(__file__).parents[1] / "docs" / "suites.md").read_text()
+
+def examples():
+    for name, packages in PACKAGES.items():
+        for code in re.findall(r"```python\n(.*?)```", (PAGES / f"{name}.md").read_text(), flags=re.DOTALL):
+            yield pytest.param(code, packages, id=name)
 
 
-@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL))
-def test_example(code, tmp_path):
+def test_every_page_is_looked_at():
+    assert {page.stem for page in PAGES.glob("*.md")} == set(PACKAGES)
+    with_examples = {param.id for param in examples()}
+    assert with_examples == {name for name, packages in PACKAGES.items() if packages is not None}
+    for name in set(PACKAGES) - with_examples:
+        assert "<!-- not run: needs" in (PAGES / f"{name}.md").read_text()
+
+
+@pytest.mark.parametrize(("code", "packages"), list(examples()))
+def test_example(code, packages, tmp_path):
+    for package in packages:
+        pytest.importorskip(package)
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout in ("", "True\n")

@@ -10,7 +10,18 @@ import pytest
 from seeupo_gym.envs import NAMESPACE
 from seeupo_gym.envs.suites import SUITE_ENTRY_POINTS
 
-PACKAGES = {"BFCLMultiTurn-v0": "bfcl_eval", "TextWorldExpress-v0": "textworld_express", "GEM-v0": "gem"}
+PACKAGES = {
+    "AppWorld-v0": "appworld",
+    "BFCLMultiTurn-v0": "bfcl_eval",
+    "BFCLOracleMenu-v0": "bfcl_eval",
+    "GEM-v0": "gem",
+    "MiniWoB-v0": "miniwob",
+    "OpenEnv-v0": "websockets",
+    "TextArena-v0": "textarena",
+    "TextWorldExpress-v0": "textworld_express",
+}
+# The words that the environments need to say anything else.
+ARGUMENTS = {"OpenEnv-v0": {"url": "http://127.0.0.1:1", "action": "message", "observation": "text"}}
 
 
 def test_every_suite_is_registered():
@@ -29,5 +40,5 @@ def test_a_missing_package_is_named_in_one_line(name):
     if importlib.util.find_spec(PACKAGES[name]):
         pytest.skip("the package is installed here")
     with pytest.raises(ImportError, match="pip install") as error:
-        gym.make(f"{NAMESPACE}/{name}")
+        gym.make(f"{NAMESPACE}/{name}", **ARGUMENTS.get(name, {}))
     assert "\n" not in str(error.value)

@@ -2,7 +2,7 @@
 
 import gymnasium as gym
 
-from seeupo_gym.envs.suites import SUITE_ENTRY_POINTS
+from seeupo_gym.envs.suites import RECIPES, SUITE_ENTRY_POINTS
 from seeupo_gym.envs.text_view import TextView
 
 __all__ = ["ENTRY_POINTS", "ENV_IDS", "NAMESPACE", "TextView", "register_envs"]
@@ -32,6 +32,9 @@ def register_envs() -> None:
     for name, entry_point in {**ENTRY_POINTS, **SUITE_ENTRY_POINTS}.items():
         if f"{NAMESPACE}/{name}" not in gym.registry:
             gym.register(f"{NAMESPACE}/{name}", entry_point=entry_point)
+    for name, (entry_point, arguments) in RECIPES.items():
+        if f"{NAMESPACE}/{name}" not in gym.registry:
+            gym.register(f"{NAMESPACE}/{name}", entry_point=entry_point, kwargs=arguments)
 
 
 register_envs()

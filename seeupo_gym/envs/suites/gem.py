@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 import logging
 import math
-import random
 import string
 from typing import Any, NamedTuple
 
 import gymnasium as gym
-import numpy as np
 from gymnasium import spaces
 
+from seeupo_gym.envs.suites.own_randomness import OwnRandomness
 from seeupo_gym.envs.task import HELD_OUT_SEED
 
 MAX_TEXT_LENGTH = 20_000
@@ -50,39 +49,6 @@ GAMES = {
     "Sudoku": Game("Sudoku", r"a row, a column (both counted from 1) and a digit, for example \boxed{1 2 4}"),
     "Sokoban": Game("Sokoban", _DIRECTION),
 }
-
-
-class OwnRandomness:
-    """
-    Random states of one environment, which stand in for the global ones of Python and numpy in a ``with`` block.
-
-    GEM seeds the global generators at every reset and draws from Python's during play. Outside the block nobody
-    notices: the caller's generators are as they were, and this environment's go on where they stopped.
-    """
-
-    def __init__(self) -> None:
-        self._own: tuple[Any, Any] | None = None
-        self._callers: tuple[Any, Any] | None = None
-
-    def __enter__(self) -> None:
-        self._callers = self._get()
-        if self._own is not None:
-            self._set(self._own)
-
-    def __exit__(self, *_: object) -> None:
-        self._own = self._get()
-        assert self._callers is not None
-        self._set(self._callers)
-        self._callers = None
-
-    @staticmethod
-    def _get() -> tuple[Any, Any]:
-        return random.getstate(), np.random.get_state()  # noqa: NPY002 (the legacy generator is what GEM seeds)
-
-    @staticmethod
-    def _set(states: tuple[Any, Any]) -> None:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
 
 
 def load_gem() -> Any:

@@ -1,0 +1,49 @@
+"""Invalid-action masks for environments that put them into their info, as Gymnasium's Taxi does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+
+class InfoActionMask(gym.Wrapper[Any, Any, Any, Any]):
+    """
+    Offers ``info["action_mask"]`` as ``action_masks()``, where SeeUPO and sb3-contrib's MaskablePPO look for it.
+
+    :param env: environment with a ``Discrete`` action space and a mask in the info of every reset and step
+    :param key: the mask's entry of ``info``
+    :raises ValueError: for another action space
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], key: str = "action_mask") -> None:
+        super().__init__(env)
+        if not isinstance(env.action_space, spaces.Discrete):
+            raise ValueError(f"InfoActionMask needs a Discrete action space, got {env.action_space}")
+        self._key = key
+        self._mask: NDArray[np.bool_] = np.ones(int(env.action_space.n), dtype=bool)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode of the environment."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._mask = self._read(info)
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the environment."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._mask = self._read(info)
+        return obs, reward, terminated, truncated, info
+
+    def _read(self, info: dict[str, Any]) -> NDArray[np.bool_]:
+        mask = np.asarray(info.get(self._key, ()), dtype=bool)
+        if mask.shape != self._mask.shape:
+            raise ValueError(f"info[{self._key!r}] must be a mask of {len(self._mask)} actions, got shape {mask.shape}")
+        return mask
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Return which actions are valid now, shape (actions,)."""
+        return self._mask

@@ -1,0 +1,395 @@
+"""AppWorld: tasks in a world of apps, solved by writing code that a server of the package appworld executes."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import string
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+import warnings
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import gymnasium as gym
+from gymnasium import spaces
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
+
+MAX_OBSERVATION = 100_000
+MAX_MESSAGE = 20_000
+# Latin-1, general punctuation and currencies; other characters of an output become question marks.
+CHARSET = string.printable + "".join(map(chr, [*range(0xA0, 0x100), *range(0x2010, 0x2028), *range(0x20A0, 0x20C0)]))
+_OUTSIDE = re.compile(f"[^{re.escape(CHARSET)}]")
+_TASK_ID = re.compile(r"[A-Za-z0-9]+_[0-9]+")
+
+# How much longer than the execution of code may take an answer is waited for, in seconds: starting and
+# evaluating a task take time too.
+MARGIN = 60
+CLOSE_WAIT = 5
+
+# The server is local: a proxy that is meant for the internet cannot reach it.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+INSTALL = (
+    "AppWorld-v0 needs AppWorld's data, and a server in an environment of its own: pip install appworld==0.1.3.post1; "
+    "appworld install; appworld download data; appworld serve environment (data looked for in {})"
+)
+
+T = TypeVar("T")
+
+
+class ServerError(RuntimeError):
+    """The server gave no usable answer."""
+
+
+class RefusalError(ServerError):
+    """The server answered with an HTTP error. It says 500 to all that goes wrong inside; its log says what it was."""
+
+
+class EnvironmentServer:
+    """
+    What ``appworld serve environment`` serves over HTTP: one world, in which one task is active.
+
+    :param url: its address
+    :param wait: time-out of an answer in seconds
+    :raises ValueError: for an address of another kind
+    """
+
+    def __init__(self, url: str, wait: float) -> None:
+        try:
+            parts = urllib.parse.urlsplit(url)
+            valid = isinstance(url, str) and parts.scheme in ("http", "https") and bool(parts.hostname)
+            # A name of it that can be one of a file.
+            self.name = re.sub(r"[^a-z0-9.]+", "-", f"{parts.hostname}-{parts.port or parts.scheme}")
+        except (ValueError, AttributeError, TypeError):
+            valid = False
+        if not valid:
+            raise ValueError(f"url must be the address of a server, such as 'http://127.0.0.1:8000', got {url!r}")
+        self.url = url.rstrip("/")
+        self.name = self.name.replace("localhost", "127.0.0.1")
+        self.wait = wait
+
+    def ask(self, route: str, kind: type[T], wait: float | None = None, **body: Any) -> T:
+        """
+        Send a request and wait for the answer.
+
+        :param route: name of the route
+        :param kind: type of the answer's output
+        :param wait: time-out, if not the usual one
+        :param body: the request's fields
+        :return: the answer's output
+        :raises RefusalError: if the answer is an error
+        :raises ServerError: if there is none in time, or none of this protocol
+        """
+        address, header = f"{self.url}/{route}", {"Content-Type": "application/json"}
+        request = urllib.request.Request(address, json.dumps(body).encode(), header)
+        try:
+            with _OPENER.open(request, timeout=self.wait if wait is None else wait) as response:
+                output = json.load(response)["output"]
+        except urllib.error.HTTPError as error:
+            with error:
+                text = error.read(500).decode("utf-8", "replace")
+            raise RefusalError(
+                f"the AppWorld server at {self.url} refused {route!r}: HTTP {error.code}, {text}"
+            ) from error
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+            cause = f"{type(error).__name__}: {error}"
+            raise ServerError(f"the AppWorld server at {self.url} gave no answer to {route!r} ({cause})") from error
+        if not isinstance(output, kind):
+            raise ServerError(
+                f"the AppWorld server at {self.url} answered {route!r} with {type(output).__name__}, "
+                f"not {kind.__name__}: is it another server?"
+            )
+        return output
+
+
+def read_split(root: str | None, split: str) -> list[str]:
+    """
+    Read the task ids of a split from AppWorld's data.
+
+    :param root: folder that has the folder ``data``; by default ``APPWORLD_ROOT`` or the current one, as in appworld
+    :param split: name of a split
+    :raises ImportError: without data
+    :raises ValueError: for an unknown split
+    """
+    folder = Path(os.environ.get("APPWORLD_ROOT", ".") if root is None else root).absolute() / "data" / "datasets"
+    files = {path.stem: path for path in sorted(folder.glob("*.txt"))}
+    if not files:
+        raise ImportError(INSTALL.format(folder), name="appworld")
+    if split not in files:
+        raise ValueError(f"split must be one of {list(files)}, got {split!r}")
+    # A line may have a tag, which the package takes off as well.
+    return [line.split(":")[0].strip() for line in files[split].read_text("utf-8").splitlines() if line.strip()]
+
+
+class AppWorldEnv(gym.Env[str, str]):
+    """
+    Tasks of AppWorld in the server of ``appworld`` (0.1.3.post1, Apache-2.0), over HTTP.
+
+    ## Description
+
+    A person asks for something that the agent has to do in simulated apps (mail, music, shopping, payments, notes,
+    ...), for example to settle a bill among friends. The agent writes Python code, reads what it prints, and ends the
+    task with a call of an API. Tasks, apps, execution and tests are the package's, in the user's server. This class
+    imports nothing of it and executes nothing: the code goes to the server as text, and only there it is run.
+
+    ## Action Space
+
+    ``Text``: Python code, without Markdown around it, at most 20,000 characters. Variables live on from one message to
+    the next.
+
+    ## Observation Space
+
+    ``Text``: at the start the task, for whom it is, the date and how to begin; then what the code printed, or the
+    error. Characters beyond Latin-1 and punctuation become question marks; of over 100,000 characters the rest is cut.
+
+    ## Rewards
+
+    At the end, by the task's own tests: the fraction of them that passed (``reward="fraction"``), or 1 if all did and
+    else 0 (``reward="success"``). Some tests pass when nothing was done.
+
+    ## Starting State
+
+    The seed given to ``reset`` selects task number ``seed % len(tasks)``. A task always starts the same.
+
+    ## Episode End
+
+    The episode terminates when the code has called ``apis.supervisor.complete_task``, or after ``turns`` turns; in
+    both cases the tests are run. ``info`` then has ``is_success`` (all passed), ``tests_passed`` and ``num_tests``.
+    If the server is gone, hangs or has lost the task, the episode is truncated, with reward 0 and ``info["crashed"]``:
+    leave it out of what is learned from. A RuntimeWarning tells of it, and the next reset tries once more; a second
+    time before an episode ended regularly is a RuntimeError. Starting the server again is up to whoever started it.
+
+    ## Arguments
+
+    A server holds one task, so every environment needs a server of its own: with the same one a second environment
+    would take the first one's task away, or work in it unseen where it has the same. A lock in the temporary folder
+    keeps environments of one machine from that (not on Windows). It is taken at the first ``reset`` and given back by
+    ``close``. A copy or a pickle carries the arguments, not the episode nor the lock.
+
+    The server writes to ``experiments/outputs/seeupo_gym-HOST-PORT`` in its own root.
+
+    :param url: address of the server
+    :param split: name of a split, ``data/datasets/SPLIT.txt``
+    :param root: folder that has the folder ``data``, by default the variable ``APPWORLD_ROOT`` or the current folder
+    :param tasks: ids of the tasks, in place of ``split`` and ``root``; then no data is read here
+    :param turns: turn limit
+    :param reward: ``"fraction"`` or ``"success"``
+    :param timeout: seconds after which the server stops the execution of a message. Its answer is waited for a minute
+        longer.
+    :param render_mode: ``"ansi"`` makes :meth:`render` return the transcript of the episode so far
+    :raises ImportError: without data and ``tasks``
+
+    ## Version History
+
+    * v0: initial version, appworld 0.1.3.post1
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it mutable)
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8000",
+        split: str = "train",
+        root: str | None = None,
+        tasks: Sequence[str] | None = None,
+        turns: int = 50,
+        reward: str = "fraction",
+        timeout: int = 100,
+        render_mode: str | None = None,
+    ) -> None:
+        for name, number in (("turns", turns), ("timeout", timeout)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ValueError(f"{name} must be an integer of at least 1, got {number!r}")
+        if reward not in ("fraction", "success"):
+            raise ValueError(f"reward must be 'fraction' or 'success', got {reward!r}")
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            # A TypeError, as SB3's make_vec_env expects (see TaskEnv).
+            raise TypeError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
+        if tasks is None:
+            tasks = read_split(root, split)
+        if isinstance(tasks, str) or not tasks or not all(isinstance(t, str) and _TASK_ID.fullmatch(t) for t in tasks):
+            raise ValueError(f"tasks must be ids of tasks such as ['82e2fac_1'], got {tasks!r}")
+        self.tasks = list(tasks)
+        self.max_turns = turns
+        self.reward = reward
+        self.timeout = timeout
+        self.render_mode = render_mode
+        self.server = EnvironmentServer(url, timeout + MARGIN)
+        self.observation_space = spaces.Text(MAX_OBSERVATION, min_length=0, charset=CHARSET)
+        self.action_space = spaces.Text(MAX_MESSAGE, min_length=0, charset=CHARSET)
+        self._release: Any = None
+        self._reached = False
+        self._crashes = 0
+        self._running = False
+        self._transcript: list[str] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_release": None, "_reached": False, "_running": False}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """
+        Start a task.
+
+        :param seed: selects the task
+        :param options: must be empty
+        :return: the task, and in ``info`` its ``task_id``, ``supervisor`` and ``datetime``
+        :raises ValueError: for an option, as there are none
+        :raises RuntimeError: if the server is not there, is another environment's, or refuses the task
+        """
+        super().reset(seed=seed)
+        if options:
+            raise ValueError(f"{type(self).__name__} has no reset options, got {sorted(options)}")
+        n_tasks = len(self.tasks)
+        self.task_id = self.tasks[(int(self.np_random.integers(n_tasks)) if seed is None else seed) % n_tasks]
+        self._running = False
+        self._claim()
+        task = self._begin()
+        self._turns, self._running = 0, True
+        person = task["supervisor"]
+        text = (
+            f"{task['instruction']}\n"
+            f"The task is from {person['first_name']} {person['last_name']}, your supervisor (email "
+            f"{person['email']}, phone number {person['phone_number']}). It is {task['datetime']}.\n"
+            "Your messages are Python code; what it prints is the answer. The apps are in `apis`: "
+            "apis.api_docs.show_app_descriptions(), apis.api_docs.show_api_descriptions(app_name=...) and "
+            "apis.api_docs.show_api_doc(app_name=..., api_name=...) tell of them. "
+            "apis.supervisor.complete_task(answer=...) ends the task, without an answer where none is asked for. "
+            f"At most {self.max_turns} messages."
+        )
+        self._transcript = []
+        info = {"task_id": self.task_id, "supervisor": dict(person), "datetime": task["datetime"]}
+        return self._say(text), info
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """
+        Have the server execute a message.
+
+        :param action: Python code
+        :raises ValueError: if it is not text
+        :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
+        """
+        if not isinstance(action, str):
+            raise ValueError(f"a message must be a str, got {type(action).__name__}")
+        if not self._running:
+            raise gym.error.ResetNeeded("the episode is over (or never began): call reset() before step()")
+        if self.render_mode == "ansi":
+            self._transcript.append(f"Agent: {action}")
+        self._turns += 1
+        try:
+            text = self._execute(action)
+            completed = self.server.ask("task_completed", bool, task_id=self.task_id)
+            done = completed or self._turns >= self.max_turns
+            # With its errors not suppressed the server fails at the first test that does.
+            verdict = self.server.ask("evaluate", dict, task_id=self.task_id, suppress_errors=True) if done else {}
+        except ServerError as error:
+            self._running = False
+            self._note_crash(error)
+            return self._say(str(error)), 0.0, False, True, {"crashed": True, "is_success": False}
+        if not done:
+            return self._say(text), 0.0, False, False, {}
+        self._running, self._crashes = False, 0
+        success, passed, total = bool(verdict["success"]), len(verdict["passes"]), int(verdict["num_tests"])
+        reward = float(success) if self.reward == "success" else passed / max(total, 1)
+        return self._say(text), reward, True, False, {"is_success": success, "tests_passed": passed, "num_tests": total}
+
+    def _claim(self) -> None:
+        """Lock the server's address; the operating system gives the lock back when this process ends."""
+        if self._release is not None or fcntl is None:
+            return
+        name = f"seeupo_gym-appworld-{os.getuid()}-{self.server.name}.lock"
+        file = os.open(Path(tempfile.gettempdir()) / name, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(file)
+            raise RuntimeError(
+                f"the AppWorld server at {self.server.url} is in use by another environment: every environment needs "
+                "a server of its own, as a server holds one task"
+            ) from error
+        self._release = weakref.finalize(self, os.close, file)
+
+    def _begin(self) -> dict[str, Any]:
+        """Start the task; after it has once been there, a server that is gone is asked a second time."""
+        while True:
+            try:
+                task = self.server.ask(
+                    "initialize",
+                    dict,
+                    task_id=self.task_id,
+                    # Tests read what the world left in a folder of this name: servers with one root must not share it.
+                    experiment_name=f"seeupo_gym-{self.server.name}",
+                    max_interactions=self.max_turns,
+                    timeout_seconds=self.timeout,
+                )
+            except RefusalError as error:
+                raise RuntimeError(
+                    f"{error} (task {self.task_id!r}; the server's log says why, a task that its data folder lacks for "
+                    "example)"
+                ) from error
+            except ServerError as error:
+                if not self._reached:
+                    raise RuntimeError(
+                        f"{error}: start one with `appworld serve environment --root ROOT --port PORT`"
+                    ) from error
+                self._note_crash(error)
+            else:
+                self._reached = True
+                return task
+
+    def _execute(self, code: str) -> str:
+        """Execute code in the task's world."""
+        if len(code) > MAX_MESSAGE:
+            return f"Execution failed. A message may have {MAX_MESSAGE:,} characters."
+        # What is no Unicode could not be written to the server's log.
+        code = code.encode("utf-8", "replace").decode()
+        try:
+            return self.server.ask("execute", str, task_id=self.task_id, code=code)
+        except RefusalError:
+            # The task is no longer there, or the code got out of the server's net (raise KeyboardInterrupt does). Then
+            # its guard against writing files is left on, and it could not start another task: the empty program, which
+            # is no interaction, takes the guard off. If the task is gone this is refused too.
+            self.server.ask("execute", str, task_id=self.task_id, code="")
+            return "Execution failed. The server could not tell why."
+
+    def _note_crash(self, error: ServerError) -> None:
+        self._crashes += 1
+        if self._crashes > 1:
+            raise RuntimeError(f"{error}, for the second time: it is not tried again") from error
+        warnings.warn(f"{error}; it is tried once more", RuntimeWarning, stacklevel=3)
+
+    def _say(self, text: str) -> str:
+        """Make an observation of a text."""
+        if len(text) > MAX_OBSERVATION:
+            note = f"\n[{len(text):,} characters, cut]"
+            text = text[: MAX_OBSERVATION - len(note)] + note
+        text = _OUTSIDE.sub("?", text)
+        if self.render_mode == "ansi":
+            self._transcript.append(text)
+        return text
+
+    def render(self) -> str | None:
+        """Return the transcript so far (``render_mode="ansi"``), else None."""
+        return "\n".join(self._transcript) if self.render_mode == "ansi" else None
+
+    def close(self) -> None:
+        """Close the task in the server and give the server's address back; a later reset takes it again."""
+        if self._running:
+            self._running = False
+            # A server that is gone has closed it in its own way.
+            with contextlib.suppress(ServerError):
+                self.server.ask("close", type(None), wait=CLOSE_WAIT, task_id=self.task_id)
+        if self._release is not None:
+            self._release()
+            self._release = None

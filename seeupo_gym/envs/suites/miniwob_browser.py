@@ -1,0 +1,277 @@
+"""A headless Chromium with one page of MiniWoB++ in it, and what is read from the page."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import re
+import shutil
+import signal
+import string
+import subprocess
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# Seconds that the browser may take for one answer.
+TIMEOUT = 60.0
+
+# The longest text of an element that is repeated in commands about it.
+MAX_TITLE = 60
+
+# What takes the keys that are typed; a select chooses the option that begins with them.
+_INPUTS = ("date", "email", "number", "password", "search", "tel", "text", "time")
+_TYPABLE = {"select", "textarea", *(f"input_{kind}" for kind in _INPUTS)}
+
+# jQuery UI numbers elements without an id in an order, or from a time on, that differ from run to run.
+_MADE_UP_ID = re.compile(r"(ui-id-|dp)\d+|")
+
+# Icons have no size until they are loaded, and would not be seen. The time limit is the longest that there is.
+_START = """
+return (async () => {
+  const urls = Array.from(document.querySelectorAll('style')).flatMap(style =>
+    Array.from(style.textContent.matchAll(/content: *url\\(['"]?(.*?)['"]?\\)/g), match => match[1]));
+  window.loadedIcons = await Promise.all(Array.from(new Set(urls), async url => {
+    const image = new Image();
+    image.src = url;
+    await image.decode();
+    return image;
+  }));
+  core.EPISODE_MAX_TIME = 2147483647;
+  if (window.jQuery) jQuery.fx.off = true;
+  Math.seedrandom(BigInt(arguments[0]));
+  core.setDataMode(arguments[1]);
+  core.startEpisodeReal();
+})();
+"""
+
+_CLICK = "if (!WOB_DONE_GLOBAL) core.elementClick(arguments[0]);"
+
+# What the page does after no time at all is done by then. Some tasks give the values to type beside the utterance.
+_READ = """
+return (async () => {
+  await new Promise(resolve => setTimeout(resolve, 10));
+  if (arguments[0]) core.endEpisode(-1, false, 'timed out');
+  const said = core.getUtterance(), is_text = typeof said === 'string';
+  return {utterance: is_text ? said : said.utterance, fields: is_text ? null : said.fields,
+          done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL, dom: core.getDOMInfo()};
+})();
+"""
+
+
+class BrowserCrashError(RuntimeError):
+    """The browser died, or did not answer in time."""
+
+
+class Element(NamedTuple):
+    """A part of the page: a leaf of its tree of elements, or (``ref`` 0) text beside elements."""
+
+    ref: int
+    name: str
+    text: str
+    state: str = ""
+    typable: bool = False
+
+    @property
+    def title(self) -> str:
+        """What it is, whatever its state, in short."""
+        return f"[{self.ref}] {self.name}" + (f" {quote(self.text[:MAX_TITLE])}" if self.text else "")
+
+    def __str__(self) -> str:
+        if not self.ref:
+            return quote(self.text)
+        return f"[{self.ref}] {self.name}" + (f" {quote(self.text)}" if self.text else "") + self.state
+
+
+def printable(text: str) -> str:
+    """Text with other signs than ASCII's printable ones as JSON escapes them."""
+    return "".join(sign if sign in string.printable else _escape(sign) for sign in text)
+
+
+def _escape(sign: str) -> str:
+    return json.dumps(sign)[1:-1] if ord(sign) > 127 else f"\\u{ord(sign):04x}"
+
+
+def quote(text: str) -> str:
+    """Text as a JSON string, in printable ASCII."""
+    return printable(json.dumps(text, ensure_ascii=False))
+
+
+def read_elements(node: dict[str, Any], label: str = "") -> Iterator[Element]:
+    """
+    List the leaves of a page, which are what the suite's own agents may click, and its other texts.
+
+    :param node: an element in the form of the suite's ``core.getDOMInfo()``
+    :param label: text beside it, for an element without text of its own
+    """
+    children = node["children"]
+    inner = [child for child in children if child["tag"] != "t"]
+    if not inner:
+        yield _leaf(node, " ".join(child["text"] for child in children), label)
+        return
+    texts = [child["text"] for child in children if child["tag"] == "t"]
+    # Most often a box to tick, with what it stands for.
+    labelled = len(inner) == 1 and not inner[0]["children"] and not inner[0].get("text")
+    for child in children:
+        if child["tag"] != "t":
+            yield from read_elements(child, " ".join(texts) if labelled else "")
+        elif not labelled:
+            yield Element(0, "", child["text"])
+
+
+def _leaf(node: dict[str, Any], inner_text: str, label: str) -> Element:
+    tag = node["tag"].lower()
+    typable = tag in _TYPABLE
+    # The classes of SVG elements are objects, and the text of a typable one is its value at the start.
+    classes = node["classes"] if isinstance(node["classes"], str) else ""
+    text = label if typable else node.get("text") or inner_text or label
+    identity = "" if _MADE_UP_ID.fullmatch(node["id"]) else f"#{node['id']}"
+    name = printable(tag + identity + "".join(f".{part}" for part in classes.split()))
+    if not text and not typable and not node["bgColor"].startswith("rgba"):
+        name += f" {node['bgColor']}"  # of an empty box, the colour is what there is to see
+    value = node.get("value")
+    state = f" value={quote(value)}" if isinstance(value, str) else " checked" if value else ""
+    return Element(node["ref"], name, text, state, typable)
+
+
+def html_folder() -> Path:
+    """
+    Where the suite's pages are.
+
+    :raises ImportError: if the package is missing
+    """
+    try:
+        return Path(importlib.import_module("miniwob.selenium_instance").HTML_DIR)
+    except ImportError as error:
+        raise ImportError("MiniWoB-v0 needs a package: pip install miniwob==1.1.0") from error
+
+
+def find_programs() -> tuple[str, str]:
+    """
+    Find the browser and its driver on the PATH, or where the suite's own variables say.
+
+    :raises ImportError: if one is missing
+    """
+    names = ("chromium", "chromium-browser", "google-chrome")
+    browser = os.getenv("MINIWOB_CHROME_BINARY") or next(filter(None, map(shutil.which, names)), None)
+    driver = os.getenv("MINIWOB_CHROMEDRIVER") or shutil.which("chromedriver")
+    if browser is None or driver is None:
+        raise ImportError(
+            "MiniWoB-v0 needs Chromium and ChromeDriver on the PATH: on Debian, "
+            "apt-get install chromium chromium-driver"
+        )
+    return browser, driver
+
+
+def _stop(process: subprocess.Popen[bytes] | None, folder: str) -> None:
+    """End a driver and its browser, whatever state they are in; all they wrote is in the folder."""
+    if process is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class Browser:
+    """
+    A headless Chromium; it ends with :meth:`stop`, with this object or with Python.
+
+    :raises ImportError: if the package or a program is missing
+    :raises RuntimeError: if the browser does not start
+    """
+
+    def __init__(self) -> None:
+        self._html = html_folder()
+        browser, driver = find_programs()
+        webdriver = importlib.import_module("selenium.webdriver")
+        exceptions = importlib.import_module("selenium.common.exceptions")
+        self._js_error = exceptions.JavascriptException
+        self._errors = (exceptions.WebDriverException, importlib.import_module("urllib3.exceptions").HTTPError, OSError)
+        self._type_text = importlib.import_module("miniwob.selenium_actions").execute_type_text
+        folder = tempfile.mkdtemp(prefix="miniwob-")
+        options = webdriver.ChromeOptions()
+        options.binary_location = browser
+        options.unhandled_prompt_behavior = "dismiss"
+        for argument in (
+            "--headless",
+            "--no-sandbox",  # root has no other way; only the suite's own pages are opened
+            "--host-resolver-rules=MAP * ~NOTFOUND",  # and they reach no other
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--lang=en-US",
+            f"--user-data-dir={folder}/profile",
+        ):
+            options.add_argument(argument)
+        # A session of their own: all processes of the browser are in it, and end together.
+        service = webdriver.ChromeService(
+            executable_path=driver, env={**os.environ, "TMPDIR": folder}, popen_kw={"start_new_session": True}
+        )
+        try:
+            service.start()
+            # Not webdriver.Chrome: it would speak to the driver, on this machine, through the user's proxy.
+            direct = importlib.import_module("selenium.webdriver.common.proxy").Proxy({"proxyType": "DIRECT"})
+            config = importlib.import_module("selenium.webdriver.remote.client_config").ClientConfig(
+                service.service_url, proxy=direct, timeout=TIMEOUT
+            )
+            self._driver = webdriver.Remote(service.service_url, options=options, client_config=config)
+            self._driver.set_page_load_timeout(TIMEOUT)
+            self._driver.set_script_timeout(TIMEOUT)
+        except BaseException as error:
+            _stop(getattr(service, "process", None), folder)
+            if not isinstance(error, self._errors):
+                raise
+            raise RuntimeError(f"the browser of MiniWoB++ did not start: {_first_line(error)}") from error
+        self._service = service  # its finaliser would stop the driver
+        self.pid: int = service.process.pid
+        self.stop = weakref.finalize(self, _stop, service.process, folder)
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except self._js_error:
+            raise  # the browser is well
+        except self._errors as error:
+            raise BrowserCrashError(f"the browser of MiniWoB++ died or hangs ({_first_line(error)})") from error
+
+    def begin(self, task: str, seed: int, data_mode: str) -> dict[str, Any]:
+        """
+        Load a page anew, as some keep things from one episode to the next, and start an episode.
+
+        :raises BrowserCrashError: if the browser is dead or hangs
+        """
+        self._call(self._driver.get, f"{(self._html / 'miniwob' / task).as_uri()}.html")
+        self._call(self._driver.execute_script, _START, str(seed), data_mode)
+        return self.read()
+
+    def act(self, ref: int, text: str | None) -> None:
+        """
+        Click an element as the suite does it, and type text into it.
+
+        :param ref: the element
+        :param text: what to type, or None
+        :raises BrowserCrashError: if the browser is dead or hangs
+        """
+        self._call(self._driver.execute_script, _CLICK, ref)
+        if text is not None:
+            self._call(self._type_text, text, self._driver)
+
+    def read(self, time_is_up: bool = False) -> dict[str, Any]:
+        """
+        Read the page.
+
+        :param time_is_up: end the episode as the suite does it when its time is up, unless it is over already
+        :return: ``utterance``, ``fields``, ``done``, ``reward`` and ``dom``
+        :raises BrowserCrashError: if the browser is dead or hangs
+        """
+        page: dict[str, Any] = self._call(self._driver.execute_script, _READ, time_is_up)
+        return page
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -1,0 +1,281 @@
+"""Single-player text games of TextArena (the package textarena) as a Gymnasium environment."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import re
+import string
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+from gymnasium import spaces
+
+from seeupo_gym.envs.suites.own_randomness import OwnRandomness
+from seeupo_gym.envs.task import HELD_OUT_SEED, MAX_SEED
+
+MAX_TEXT_LENGTH = 20_000
+# A move is looked for in this many characters from the end of a message: some patterns of the games are slow.
+READ_LENGTH = 1_000
+_MOVE = re.compile(r"\[[^\[\]]*\]")
+
+INSTALL = "seeupo_gym/TextArena-v0 needs the package textarena: pip install textarena==0.7.4"
+
+
+class Game(NamedTuple):
+    """A game as TextArena registers it, and what is fixed about it here."""
+
+    # Level, the first by default -> turn limit; none is beyond the game's own one, where that has an effect.
+    levels: dict[str, int]
+    move: str
+    # What the game's last words contain exactly if the task was done.
+    won: str = "Congratulations"
+
+
+_DIRECTION = "[up], [down], [left] or [right]"
+
+GAMES = {
+    "GuessTheNumber": Game({"default": 10, "hardcore": 10}, "a number, for example [5]"),
+    "Mastermind": Game({"default": 20, "hard": 30, "extreme": 50}, "a code, for example [2 1 4 5]", "cracked the code"),
+    "TowerOfHanoi": Game(
+        {"default": 14, "medium": 30, "hard": 62, "hardcore": 126, "extreme": 254},
+        "the tower to take from and the tower to put on, for example [A C]",
+    ),
+    "FrozenLake": Game({"default": 30, "random": 30, "hardcore": 30}, _DIRECTION),
+    "Bandit": Game(
+        {"default": 21, "hard": 41}, "a button, for example [red]; the last one is the choice", "the best button"
+    ),
+    "Secretary": Game({"default": 5, "long": 10}, "[accept] or [continue]", "Perfect choice"),
+    "LightsOut": Game({"default": 20}, "a row and a column counted from 0, for example [0 2]"),
+    "2048": Game({"ultra-easy": 50, "mega-easy": 100, "super-easy": 200}, _DIRECTION),
+    "Minesweeper": Game(
+        {"small": 25, "default": 64, "medium": 100, "hard": 100}, "a row and a column counted from 0, for example [3 2]"
+    ),
+    # Its last words are the score, so its outcome is taken from there.
+    "Blackjack": Game({"default": 50, "long": 150}, "[hit] or [stand]", ""),
+}
+
+
+def load_textarena() -> Any:
+    """
+    Import TextArena.
+
+    :raises ImportError: without the package; says how to install it
+    """
+    try:
+        return importlib.import_module("textarena")
+    except ImportError as error:
+        raise ImportError(INSTALL, name="textarena") from error
+
+
+class TextArenaEnv(gym.Env[str, str]):
+    """
+    One of ten single-player games of TextArena, read and written.
+
+    ## Description
+
+    The games, their texts and their rewards are those of textarena 0.7.4 (MIT), at the levels it registers. These ten
+    need no data, no network and no model; other games of the package do, or have several players.
+
+    | game | levels (turn limit) | success |
+    | --- | --- | --- |
+    | `GuessTheNumber` | `default`: 1 to 20 (10), `hardcore`: 1 to 50 (10) | number guessed |
+    | `Mastermind` | `default`: 4 of 6 digits (20), `hard`: 4 of 8 (30), `extreme`: 6 of 12 (50) | code guessed |
+    | `TowerOfHanoi` | `default`: 3 disks (14), `medium`: 4 (30), `hard`: 5 (62), `hardcore`: 6 (126), `extreme`: 7 \
+(254) | all disks on tower C |
+    | `FrozenLake` | `default`: 4 x 4, 3 holes (30), `random`: from any corner (30), `hardcore`: 5 x 5, 6 holes \
+(30) | goal reached |
+    | `Bandit` | `default`: 5 buttons (21), `hard`: 10 buttons (41) | best button named at the end |
+    | `Secretary` | `default`: 5 values (5), `long`: 10 values (10) | highest value accepted |
+    | `LightsOut` | `default`: 5 x 5 (20) | all lights off |
+    | `2048` | `ultra-easy`: tile 32 (50), `mega-easy`: 64 (100), `super-easy`: 128 (200) | tile made |
+    | `Minesweeper` | `small`: 5 x 5, 5 mines (25), `default`: 8 x 8, 10 (64), `medium`: 10 x 10, 20 (100), `hard`: \
+12 x 12, 30 (100) | all cells without mines revealed |
+    | `Blackjack` | `default`: 5 hands (50), `long`: 15 hands (150) | all hands played, more won than lost |
+
+    ## Action Space
+
+    Text. A move stands in square brackets; the last one of a message counts, and only the last 1,000 characters are
+    read. What a move is in each game, the first observation says. TextArena itself reads the first of a message in
+    some games, and would take several moves at once in `TowerOfHanoi`.
+
+    ## Observation Space
+
+    Text. First the rules, the format of a move and the first board; then what the game says to each move.
+
+    ## Rewards
+
+    The game's, once at the end: 1 for success (`Blackjack`: the share of hands won), otherwise mostly less, for a part
+    of the task. At the turn limit it is the game's share done so far, in `Bandit` and `Secretary` 0. Oddities that are
+    TextArena's: `LightsOut` pays less than 0 if more lights are on than at the start; `FrozenLake` pays the distance
+    from the start also in a hole; `2048` can pay 1 for a high score without the tile. Two invalid moves in a row end
+    the game, with -1 in `Bandit` and `Secretary`. Only the verdict of `Bandit` is not TextArena's, which finds no
+    choice right and pays the worst one most: here the best button pays 1 and another one 0.
+
+    ## Starting State
+
+    The seed given to `reset` fixes the task and what chance does in it. `TowerOfHanoi` starts the same for every seed.
+
+    ## Episode End
+
+    When the game is won or lost, at the second of two invalid moves in a row (in `Minesweeper` a mine is one, and
+    costs no more), and at the turn limit, which is part of the task: the episode terminates and is never truncated.
+    An invalid move costs the turn. `info` then has `is_success` and `reason`, the game's last words.
+
+    ## Arguments
+
+    While a call runs, the global generators of Python and numpy hold this environment's states; afterwards they are
+    as they were. Environments may be interleaved as one likes, but not called from several threads at once. A copy or
+    a pickle carries the arguments, not the episode.
+
+    :param game: one of the names in the table
+    :param level: one of its levels, None: the first in the table
+    :param turns: turn limit, at most that of the level, which is meant by None
+    :param render_mode: `"ansi"` makes :meth:`render` return the transcript of the episode so far
+    :raises ImportError: without textarena
+
+    ## Version History
+
+    - v0: first version.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it mutable)
+
+    def __init__(
+        self,
+        game: str = "GuessTheNumber",
+        level: str | None = None,
+        turns: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        if game not in GAMES:
+            raise ValueError(f"game must be one of {list(GAMES)}, got {game!r}")
+        levels = GAMES[game].levels
+        if level is None:
+            level = next(iter(levels))
+        if level not in levels:
+            raise ValueError(f"level of {game} must be one of {list(levels)}, got {level!r}")
+        # Beyond its own limit a game may fail: GuessTheNumber does at a message without a number.
+        if turns is not None and (type(turns) is not int or not 1 <= turns <= levels[level]):
+            raise ValueError(f"turns must be None or an integer from 1 to {levels[level]}, got {turns!r}")
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            # A TypeError, as SB3's make_vec_env expects (see TaskEnv).
+            raise TypeError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
+        self._randomness = OwnRandomness()
+        with self._randomness:
+            load_textarena()
+        self._game = game
+        # Without TextArena's wrappers: they keep the texts of earlier episodes.
+        self._id = f"{game}-v0-{level}-raw".replace("-default", "")
+        self.max_turns = levels[level] if turns is None else turns
+        self.render_mode = render_mode
+        # Blackjack shows the suits of cards, and Secretary a cracker.
+        self.observation_space = spaces.Text(MAX_TEXT_LENGTH, min_length=0, charset=string.printable + "♠♥♦♣🎉")
+        self.action_space = spaces.Text(MAX_TEXT_LENGTH, min_length=0, charset=string.printable)
+        self.game: Any = None
+        self._transcript: list[str] = []
+        self._running = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Some games cannot be copied: Secretary would draw from a generator of its own.
+        return {**self.__dict__, "game": None, "_running": False}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """
+        Start an episode.
+
+        :param seed: fixes the task; later resets without one draw theirs from ``np_random``, below 2**31
+        :param options: must be empty
+        :raises ValueError: for a seed over 2**63 - 1 or an option, as there are none
+        """
+        super().reset(seed=seed)
+        if options:
+            raise ValueError(f"{type(self).__name__} has no reset options, got {sorted(options)}")
+        if seed is None:
+            seed = int(self.np_random.integers(HELD_OUT_SEED))
+        if seed > MAX_SEED:
+            raise ValueError(f"seed must be at most 2**63 - 1, got {seed}")
+        with self._randomness:
+            self.game = load_textarena().make(self._id)
+            seeds = itertools.count(int(seed), MAX_SEED)
+            # LightsOut divides by the number of lights on; once in some thousand seeds there are none.
+            while not self._start(next(seeds)):
+                pass
+        self._turns, self._running = 0, True
+        form = (
+            f"The format of a move: {GAMES[self._game].move}. The last one of a message counts; a message without one "
+            f"is an invalid move. At most {self.max_turns} turns."
+        )
+        rules, *rest = self._read()
+        opening = "\n".join([rules, form, *rest])
+        self._transcript = [opening]
+        return opening, {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """
+        Take one turn.
+
+        :param action: what the agent writes
+        :raises ValueError: if it is not text
+        :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
+        """
+        if not isinstance(action, str):
+            raise ValueError(f"a message must be a str, got {type(action).__name__}")
+        if not self._running:
+            raise gym.error.ResetNeeded("the episode is over (or never began): call reset() before step()")
+        # Other digits than those of ASCII are digits to the games, and they would repeat them.
+        moves = _MOVE.findall(action[-READ_LENGTH:].encode("ascii", "replace").decode())
+        move = moves[-1] if moves else ""
+        with self._randomness:
+            over, _ = self.game.step(move)
+        self._turns += 1
+        shown = self._read()
+        reward, outcome = 0.0, {}
+        done = bool(over) or self._turns >= self.max_turns
+        if done:
+            reward, reason = self._result(move) if over else self._share()
+            outcome = {"is_success": self._is_success(reason), "reason": reason}
+            shown.append(reason)
+        self._running = not done
+        text = "\n".join(shown)
+        if self.render_mode == "ansi":
+            self._transcript.append(f"Agent: {action}\n{text}")
+        return text, reward, done, False, outcome
+
+    def _start(self, seed: int) -> bool:
+        try:
+            self.game.reset(num_players=1, seed=seed)
+        except ZeroDivisionError:
+            return False
+        return True
+
+    def _read(self) -> list[str]:
+        """What the game has said since the last time, without the player's own messages."""
+        own = importlib.import_module("textarena").ObservationType.PLAYER_ACTION
+        return [text.strip("\n") for _, text, kind in self.game.get_observation()[1] if kind != own]
+
+    def _result(self, move: str) -> tuple[float, str]:
+        """The reward of a game that ended with a move, and its last words."""
+        rewards, info = self.game.close()
+        reward, reason = float(rewards[0]), str(info[0]["reason"])
+        if self._game == "Bandit" and not info[0]["invalid_move"]:
+            # TextArena compares the button with the table of means: no choice is right, and the worst one pays most.
+            means = self.game.state.game_state["ground_truth"]
+            right = means[move[1:-1]] == max(means.values())
+            return float(right), "You chose the best button." if right else "You chose an incorrect button."
+        return reward, reason
+
+    def _share(self) -> tuple[float, str]:
+        """The same for a game that is stopped at the turn limit."""
+        share = getattr(self.game, "_get_percentage_completion", lambda: 0.0)()
+        return float(share), "The turn limit has been reached."
+
+    def _is_success(self, reason: str) -> bool:
+        if self._game == "Blackjack":
+            results = self.game.state.game_state["results_summary"]
+            return reason.startswith("The game has concluded") and bool(results["win"] > results["lose"])
+        return GAMES[self._game].won in reason
+
+    def render(self) -> str | None:
+        """Return the transcript so far (``render_mode="ansi"``), else None."""
+        return "\n".join(self._transcript) if self.render_mode == "ansi" else None

@@ -4,9 +4,11 @@ import json
 import subprocess
 import sys
 
+import gymnasium as gym
 import pytest
 
-from seeupo_gym.baselines.cli import PRESETS, format_table, main, parse_pairs
+from seeupo_gym.baselines.cli import format_table, main, parse_pairs
+from seeupo_gym.baselines.presets import PRESETS
 from seeupo_gym.baselines.registry import get_algorithm
 from seeupo_gym.envs import ENV_IDS
 
@@ -190,7 +192,9 @@ def test_help_is_no_error(capsys):
 def test_presets_name_things_that_exist():
     for preset in PRESETS.values():
         assert [get_algorithm(name).name for name in preset["algos"]] == preset["algos"]
-        assert set(preset["envs"]) <= set(ENV_IDS)
+        assert set(preset["envs"]) <= set(gym.registry)
+        assert set(preset.get("env_kwargs", {})) <= set(preset["envs"])
+        assert set(preset.get("settings", {})) <= set(preset["algos"])
 
 
 def test_the_module_can_be_run_and_help_does_not_load_torch():

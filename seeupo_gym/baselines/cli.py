@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from seeupo_gym.baselines.presets import PRESETS
+
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
 
@@ -17,17 +19,6 @@ if TYPE_CHECKING:
 _ERROR, _JOB_FAILED, _INTERRUPTED = 2, 1, 130
 
 _WORDS = {"true": True, "false": False, "none": None}
-
-# Arguments of `benchmark` that differ from its defaults. "demo" is what `make demo` runs.
-PRESETS: dict[str, dict[str, Any]] = {
-    "demo": {
-        "algos": ["seeupo", "ppo", "a2c"],
-        "envs": ["seeupo_gym/ToolChain-v0", "seeupo_gym/CoordinationTrap-v0"],
-        "seeds": [0, 1],
-        "steps": 60_000,
-        "evals": 20,
-    },
-}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -287,14 +278,20 @@ def _benchmark(arguments: argparse.Namespace) -> int:
         check_matplotlib()  # not after minutes of training
     defaults = {"algos": algorithm_names(), "envs": list(ENV_IDS), "seeds": [0, 1, 2], "steps": 100_000, "evals": 20}
     given = {name: getattr(arguments, name) for name in defaults if getattr(arguments, name) is not None}
-    chosen = {**defaults, **PRESETS.get(arguments.preset, {}), **given}
-    settings: dict[str, dict[str, Any]] = {}
+    preset = PRESETS.get(arguments.preset, {})
+    chosen = {**defaults, **preset, **given}
+    settings = {name: dict(preset.get("settings", {}).get(name, {})) for name in chosen["algos"]}
     for key, value in parse_pairs(arguments.settings).items():
         algorithm, dot, name = key.partition(".")
         if not dot:
             raise ValueError(f"expected --set ALGORITHM.KEY=VALUE, got {key!r}")
         settings.setdefault(algorithm, {})[name] = value
     env_arguments = parse_pairs(arguments.env_arg)
+    preset_kwargs = preset.get("env_kwargs", {})
+    env_kwargs = {env_id: {**preset_kwargs.get(env_id, {}), **env_arguments} for env_id in chosen["envs"]}
+    if preset and arguments.envs is None:
+        env_kwargs = _leave_out_missing(env_kwargs)
+        chosen["envs"] = list(env_kwargs)
     out: Path = arguments.out
     run = run_benchmark(
         chosen["algos"],
@@ -308,7 +305,7 @@ def _benchmark(arguments: argparse.Namespace) -> int:
         progress=not arguments.no_progress,
         overwrite=arguments.overwrite,
         settings=settings,
-        env_kwargs=dict.fromkeys(chosen["envs"], env_arguments) if env_arguments else None,
+        env_kwargs=env_kwargs,
         report=_report,
     )
     if run.kept:
@@ -324,6 +321,17 @@ def _benchmark(arguments: argparse.Namespace) -> int:
     for name, text in run.failures.items():
         print(f"{name} failed: {text.strip().splitlines()[-1]}", file=sys.stderr)
     return _JOB_FAILED if run.failures else 0
+
+
+def _leave_out_missing(env_kwargs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Drop the environments of a preset whose packages are missing, and say so before anything starts."""
+    from seeupo_gym.baselines.registry import missing_packages
+
+    missing = {env_id: missing_packages(env_id, kwargs) for env_id, kwargs in env_kwargs.items()}
+    for env_id, reason in missing.items():
+        if reason:
+            print(f"left out: {env_id}: {reason}", file=sys.stderr)
+    return {env_id: kwargs for env_id, kwargs in env_kwargs.items() if not missing[env_id]}
 
 
 def _theory(arguments: argparse.Namespace) -> int:

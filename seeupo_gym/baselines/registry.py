@@ -19,8 +19,10 @@ from typing import Any
 import gymnasium as gym
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space
 
+from seeupo_gym.agents.candidates import CandidateActorCriticPolicy, has_candidates
 from seeupo_gym.envs.vector import make_vec
 
 AUTO = "auto"
@@ -39,7 +41,7 @@ class AlgorithmSpec:
 
     :param name: name in tables, plots and folders
     :param entry_point: ``"module:Class"``, imported when a model is made
-    :param policy: policy alias; ``"auto"``: the class's for Mlp, Cnn or MultiInput, as the observation space needs
+    :param policy: policy alias; ``"auto"``: what the observation space needs, see :func:`policy_for`
     :param n_envs: number of environments it trains in
     :param settings: constructor arguments that differ from the class's defaults
     """
@@ -117,15 +119,23 @@ class AlgorithmSpec:
         return algorithm_class(policy, env, seed=seed, **{"device": _DEVICE, **self.settings, **arguments})
 
 
-def policy_for(observation_space: spaces.Space[Any], algorithm_class: type[BaseAlgorithm]) -> str:
+def policy_for(
+    observation_space: spaces.Space[Any], algorithm_class: type[BaseAlgorithm]
+) -> str | type[CandidateActorCriticPolicy]:
     """
-    Choose the policy alias for an observation space.
+    Choose the policy for an observation space.
 
     :param observation_space: the environment's
     :param algorithm_class: the algorithm
-    :return: "MultiInputPolicy" for Dict, "CnnPolicy" for images, else "MlpPolicy"; or what the class has instead, for
-        example "MlpLstmPolicy"
+    :return: an alias: "CandidatePolicy" for lists of candidates where the class has it, "MultiInputPolicy" for other
+        Dicts, "CnnPolicy" for images, else "MlpPolicy"; or what the class has instead, for example "MlpLstmPolicy".
+        For lists of candidates and SB3's own actor-critics (PPO, A2C, TRPO) the class ``CandidateActorCriticPolicy``
     """
+    if has_candidates(observation_space):
+        if "CandidatePolicy" in algorithm_class.policy_aliases:
+            return "CandidatePolicy"
+        if algorithm_class.policy_aliases.get("MlpPolicy") is ActorCriticPolicy:
+            return CandidateActorCriticPolicy
     kind = "Cnn" if is_image_space(observation_space) else "Mlp"
     if isinstance(observation_space, spaces.Dict):
         kind = "MultiInput"
@@ -179,6 +189,21 @@ def check_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> None:
     except (gym.error.Error, TypeError, ValueError, ImportError) as error:
         given = f" with {dict(env_kwargs)}" if env_kwargs else ""
         raise ValueError(f"cannot make the environment {env_id!r}{given}: {error}") from error
+
+
+def missing_packages(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> str:
+    """
+    Tell what an environment needs that is not installed.
+
+    :param env_id: a registered Gymnasium id
+    :param env_kwargs: its arguments
+    :return: one line that says what is missing; empty if the environment can be made, or fails for another reason
+    """
+    try:
+        check_env(env_id, env_kwargs)
+    except ValueError as error:
+        return " ".join(str(error.__cause__).split()) if isinstance(error.__cause__, ImportError) else ""
+    return ""
 
 
 _ALGORITHMS: dict[str, AlgorithmSpec] = {}

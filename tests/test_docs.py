@@ -81,7 +81,7 @@ def test_the_map_names_every_module():
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+    "page", ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 )
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text()):
@@ -91,7 +91,9 @@ def test_links_lead_somewhere(page):
 
 def test_benchmark_commands_are_valid(tmp_path):
     """The commands of docs/benchmarks.md with as few steps as possible; the learning table's environments and names."""
-    (throughput, envs, benchmark, staged, tune) = (block.strip() for block in blocks("docs/benchmarks.md", "bash"))
+    (throughput, envs, benchmark, staged, real, tune) = (
+        block.strip() for block in blocks("docs/benchmarks.md", "bash")
+    )
     run([sys.executable, *shlex.split(throughput)[1:], "--repeats", "1", "--scale", "0.01"], ROOT)
     run([sys.executable, *shlex.split(envs)[1:], "--seconds", "0.01"], ROOT)
     arguments = shlex.split(benchmark)[1:]
@@ -100,4 +102,19 @@ def test_benchmark_commands_are_valid(tmp_path):
     arguments[arguments.index("--seeds") + 1 : arguments.index("--steps")] = ["0"]
     run([str(BIN / "seeupo-gym"), *arguments, "--evals", "1", "--episodes", "2"], tmp_path)
     run([sys.executable, *shlex.split(staged)[1:], "--seeds", "1", "--scale", "0"], ROOT)
+    small = [
+        "--envs",
+        "FrozenLake-v1",
+        "--algos",
+        "ppo",
+        "--seeds",
+        "0",
+        "--steps",
+        "64",
+        "--evals",
+        "1",
+        "--episodes",
+        "1",
+    ]
+    run([str(BIN / "seeupo-gym"), *shlex.split(real)[1:], *small, "--out", str(tmp_path / "real")], tmp_path)
     run([sys.executable, *shlex.split(tune)[1:], "--help"], ROOT)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from stable_baselines3.common.callbacks import ProgressBarCallback
 
+from seeupo_gym.agents.turn_policy import TurnPolicy
+
 
 class ProgressBar(ProgressBarCallback):
     """SB3's progress bar, following ``num_timesteps``: a vector step counts the lanes that took one."""
@@ -16,3 +18,8 @@ class ProgressBar(ProgressBarCallback):
         self.pbar.update(self.model.num_timesteps - self._shown)
         self._shown = self.model.num_timesteps
         return True
+
+    def _on_rollout_end(self) -> None:
+        policy = self.model.policy
+        assert isinstance(policy, TurnPolicy)
+        self.pbar.set_description(policy.progress_note())

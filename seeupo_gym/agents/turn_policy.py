@@ -166,6 +166,10 @@ class TurnPolicy(BasePolicy):
         """
         raise NotImplementedError(f"reference_kl_coef is set, but {type(self).__name__} has no reference policy")
 
+    def progress_note(self) -> str:
+        """What the progress bar says beside the number of steps."""
+        return ""
+
     def write_weights(self, archive: zipfile.ZipFile) -> None:
         """Add the weights to the archive of a saved model."""
         raise NotImplementedError

@@ -1,0 +1,463 @@
+"""A causal language model as SeeUPO's policy: an action is a whole message."""
+
+from __future__ import annotations
+
+import time
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from inspect import signature
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs, Schedule
+from stable_baselines3.common.vec_env import VecEnv
+
+from seeupo_gym.agents.language.chat import ChatView, make_chat_vec, text_env
+from seeupo_gym.agents.language.generation import (
+    PAD,
+    AllowedTokens,
+    Decoding,
+    NoTokenError,
+    message_log_probs,
+    sample_messages,
+)
+from seeupo_gym.agents.language.loading import (
+    context_limit,
+    load_model,
+    load_tokenizer,
+    require_llm,
+    stop_token_ids,
+)
+from seeupo_gym.agents.networks import NonFiniteError, select_rows
+from seeupo_gym.agents.rollout import GroupRolloutBuffer
+from seeupo_gym.agents.turn_policy import TurnPolicy
+
+WEIGHTS_FILE = "policy.safetensors"
+_SAVED = (
+    "n_turns",
+    "model",
+    "max_context",
+    "max_new_tokens",
+    "chat",
+    "chat_template",
+    "lora",
+    "temperature",
+    "dtype",
+    "allowed_tokens",
+    "gradient_checkpointing",
+    "rows_at_once",
+    "conversation_interval",
+    "optimizer_class",
+    "optimizer_kwargs",
+)
+
+
+class CausalLMPolicy(TurnPolicy):
+    """
+    A Hugging Face causal language model that plays text environments, trained as it is or by LoRA adapters.
+
+    Observations and actions are tokens, see :class:`~seeupo_gym.agents.language.ChatView`, which
+    :class:`~seeupo_gym.agents.SeeUPO` puts around a text environment, or around one of this package's tasks, by itself.
+    Messages are sampled from the model's distribution at ``temperature``, from which log-probabilities are computed
+    too: top-k and the like would make the importance ratio wrong. There is no dropout, for the same reason.
+
+    All turns share the weights, unless ``turn_policies="separate"``, which gives every turn a LoRA adapter.
+    The reference policy of ``reference_kl_coef`` is the model as it was loaded: under LoRA the one without adapters.
+
+    :param observation_space: that of ``ChatView``
+    :param action_space: that of ``ChatView``
+    :param lr_schedule: learning rate as a function of the remaining progress
+    :param n_turns: number of adapters; 1: all turns share the weights
+    :param use_masking: not used, see ``allowed_tokens``
+    :param per_component: not used, as log-probabilities are always those of tokens
+    :param model: hub name, local folder, or GGUF file
+    :param max_context: see ``ChatView``
+    :param max_new_tokens: see ``ChatView``
+    :param chat: other arguments of ``ChatView``, for example ``dict(system_prompt="...", n_choices=64)``
+    :param chat_template: in place of the tokenizer's own
+    :param lora: arguments of ``peft.LoraConfig``, as ``dict(r=8, lora_alpha=16)``; None: all weights are trained
+    :param temperature: of sampling, positive
+    :param dtype: type of the computation, "float32" or "bfloat16". Adapters are float32 always; without LoRA the
+        weights are, too
+    :param allowed_tokens: constrained decoding by a grammar, see
+        :data:`~seeupo_gym.agents.language.generation.AllowedTokens`. With ``chat=dict(n_choices=...)`` messages are the
+        environment's admissible commands
+    :param gradient_checkpointing: compute activations twice instead of keeping them
+    :param rows_at_once: prompts that are read, and messages that are written or evaluated without gradients, at once.
+        See ``micro_batch_size`` of ``SeeUPO`` for those with gradients
+    :param conversation_interval: iterations between two conversations in TensorBoard
+    :param optimizer_class: optimizer
+    :param optimizer_kwargs: its arguments, without the learning rate
+    :raises ImportError: if a package is missing; see ``pip install "seeupo-gym[llm]"``
+    :raises OSError: if there is no such model
+    :raises ValueError: for spaces and settings that do not fit the model
+    """
+
+    default_settings: ClassVar[dict[str, str]] = {"turn_policies": "shared", "ratio_level": "sequence"}
+    saves_weights_itself: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        lr_schedule: Schedule,
+        n_turns: int = 1,
+        use_masking: bool = False,
+        per_component: bool = False,
+        *,
+        model: str | Path,
+        max_context: int = 1024,
+        max_new_tokens: int = 64,
+        chat: dict[str, Any] | None = None,
+        chat_template: str | None = None,
+        lora: dict[str, Any] | None = None,
+        temperature: float = 1.0,
+        dtype: str = "float32",
+        allowed_tokens: AllowedTokens | None = None,
+        gradient_checkpointing: bool = False,
+        rows_at_once: int = 64,
+        conversation_interval: int = 10,
+        optimizer_class: type[th.optim.Optimizer] = th.optim.AdamW,
+        optimizer_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        if optimizer_kwargs is None:
+            optimizer_kwargs = {"weight_decay": 0.0} if optimizer_class is th.optim.AdamW else {}
+        super().__init__(
+            observation_space,
+            action_space,
+            n_turns,
+            optimizer_class=optimizer_class,
+            optimizer_kwargs=optimizer_kwargs,
+        )
+        if n_turns > 1 and lora is None:
+            raise ValueError('turn_policies="separate" needs policy_kwargs=dict(lora=...): each turn gets an adapter')
+        for name, number in {"temperature": temperature, "rows_at_once": rows_at_once}.items():
+            if not number > 0:
+                raise ValueError(f"{name} must be positive, got {number}")
+        if dtype not in ("float32", "bfloat16"):
+            raise ValueError(f'dtype must be "float32" or "bfloat16", got {dtype!r}')
+        _check_spaces(observation_space, action_space, max_context, max_new_tokens)
+        self.model, self.max_context, self.max_new_tokens = model, max_context, max_new_tokens
+        self.chat, self.chat_template, self.lora = chat, chat_template, lora
+        self.temperature, self.dtype_name, self.allowed_tokens = temperature, dtype, allowed_tokens
+        self.gradient_checkpointing, self.rows_at_once = gradient_checkpointing, rows_at_once
+        self.conversation_interval = conversation_interval
+        self.tokenizer = load_tokenizer(model, chat_template)
+        network = load_model(model, dtype if lora is not None else "float32")
+        limit = context_limit(network.config)
+        if max_context + max_new_tokens > limit:
+            raise ValueError(
+                f"max_context={max_context} and max_new_tokens={max_new_tokens} together exceed the {limit} tokens "
+                f"that {model} can read: set max_context to at most {limit - max_new_tokens}"
+            )
+        n_vocab = len(self.tokenizer)
+        if action_space.high.max() + 1 != n_vocab:  # type: ignore[attr-defined]
+            raise ValueError(f"the environment was made with another tokenizer than that of {model}: see make_chat_vec")
+        if network.get_output_embeddings().weight.shape[0] < n_vocab:
+            raise ValueError(f"{model} has fewer output embeddings than its tokenizer has tokens ({n_vocab})")
+        stops = stop_token_ids(self.tokenizer, network.config, network.generation_config)
+        self.decoding = Decoding(n_vocab, stops, temperature, allowed_tokens)
+        if gradient_checkpointing:
+            # The older of the two names goes away in transformers 6.
+            enable = getattr(network, "activation_checkpointing_enable", network.gradient_checkpointing_enable)
+            enable({"use_reentrant": False})
+        self.network = network if lora is None else _with_adapters(network, n_turns, lora)
+        groups = [{"params": list(self._adapter_parameters(index).values())} for index in range(n_turns)]
+        self.optimizer = self.optimizer_class(groups, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+        self._reference: Any = None
+        self._n_rollouts = 0
+        self.seconds = {"generation": 0.0, "log_probs": 0.0}
+        """Time spent on messages, and on log-probabilities without gradients, since the policy was made."""
+        self.n_tokens = 0
+        """Number of tokens generated since the policy was made."""
+
+    @classmethod
+    def make_vec(
+        cls,
+        env: str | Callable[..., gym.Env[Any, Any]],
+        n_envs: int,
+        policy_kwargs: dict[str, Any],
+        env_kwargs: dict[str, Any] | None = None,
+    ) -> VecEnv:
+        """
+        Call :func:`~seeupo_gym.agents.language.make_chat_vec` with the policy's arguments.
+
+        :param env: a registered id, or a function that makes a text environment
+        :param n_envs: number of environments
+        :param policy_kwargs: the policy's arguments
+        :param env_kwargs: arguments of the environment
+        """
+        return make_chat_vec(env, n_envs=n_envs, env_kwargs=env_kwargs, **_chat_arguments(policy_kwargs))
+
+    @classmethod
+    def make_env(cls, env: Any, n_episodes: int, policy_kwargs: dict[str, Any]) -> GymEnv:
+        """
+        Put :class:`~seeupo_gym.agents.language.ChatView` around text environments.
+
+        :param env: a registered id or a function that makes a text environment: one for each episode of an iteration is
+            made, so that their messages are generated together; a text environment or task: used alone; a vector
+            environment of :func:`~seeupo_gym.agents.language.make_chat_vec`: returned as it is
+        :param n_episodes: how many episodes an iteration has
+        :param policy_kwargs: the policy's arguments
+        :return: the environment
+        """
+        if isinstance(env, VecEnv):
+            return env
+        if not isinstance(env, gym.Env):
+            return cls.make_vec(env, n_episodes, policy_kwargs)
+        if isinstance(env.observation_space, spaces.Dict) and "context" in env.observation_space.spaces:
+            return env
+        settings = _chat_arguments(policy_kwargs)
+        return ChatView(text_env(env), load_tokenizer(settings.pop("model"), settings.pop("chat_template")), **settings)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        data = super()._get_constructor_parameters()
+        del data["normalize_images"]
+        saved = {name: getattr(self, name) for name in _SAVED if name != "dtype"}
+        return {**data, **saved, "dtype": self.dtype_name, "lr_schedule": self._dummy_schedule}
+
+    def set_training_mode(self, mode: bool) -> None:
+        """There is no dropout; what differs is only whether activations are kept."""
+        self.train(mode)
+
+    def _adapter_parameters(self, index: int) -> dict[str, th.nn.Parameter]:
+        """What is trained of one policy, by name."""
+        if self.lora is None:
+            return dict(self.network.named_parameters())
+        marker = f".{_adapter(index)}."
+        return {name: param for name, param in self.network.named_parameters() if marker in f"{name}."}
+
+    def _activate(self, turn: int) -> None:
+        if self.lora is None or self.n_turns == 1:
+            return
+        self.network.set_adapter(_adapter(self.network_index(turn)))
+        # peft freezes the other adapters, and with them gradients of turns that are updated together.
+        for group in self.optimizer.param_groups:
+            for param in group["params"]:
+                param.requires_grad_(True)
+
+    def _autocast(self) -> th.autocast:
+        """Mixed precision where float32 weights are trained; under LoRA the weights have their type already."""
+        enabled = self.lora is None and self.dtype_name != "float32"
+        return th.autocast(self.device.type, getattr(th, self.dtype_name) if enabled else None, enabled=enabled)
+
+    def evaluate_actions(
+        self,
+        obs: PyTorchObs,
+        actions: th.Tensor,
+        turn: int,
+        action_masks: th.Tensor | None = None,
+        with_entropy: bool = False,
+    ) -> tuple[th.Tensor, th.Tensor | None]:
+        """
+        Log-probabilities of messages under the current policy of one turn.
+
+        :param obs: contexts, and choices where messages are constrained
+        :param actions: messages, shape (batch, max_new_tokens)
+        :param turn: the turn they are at, counted from 0
+        :param action_masks: not used
+        :param with_entropy: whether to compute entropies too
+        :return: log-probabilities of the tokens, 0 where there is none, shape (batch, max_new_tokens), and the mean
+            entropies of their distributions in nats, shape (batch,), or None; with gradients where those are enabled
+        """
+        self._activate(turn)
+        if th.is_grad_enabled():
+            return self._log_probs(self.network, obs, actions, with_entropy)
+        started = time.perf_counter()
+        parts = [
+            self._log_probs(self.network, select_rows(obs, rows), actions[rows], with_entropy)
+            for rows in th.arange(len(actions), device=actions.device).split(self.rows_at_once)
+        ]
+        self.seconds["log_probs"] += time.perf_counter() - started
+        return th.cat([p for p, _ in parts]), th.cat([e for _, e in parts if e is not None]) if with_entropy else None
+
+    def _log_probs(
+        self, network: Any, obs: PyTorchObs, actions: th.Tensor, with_entropy: bool = False
+    ) -> tuple[th.Tensor, th.Tensor | None]:
+        assert isinstance(obs, dict)
+        with self._autocast():
+            return message_log_probs(network, obs["context"], actions, self.decoding, obs.get("choices"), with_entropy)
+
+    def token_mask(self, actions: th.Tensor) -> th.Tensor:
+        """Tell which tokens messages have: those that are not -1."""
+        return actions >= 0
+
+    @th.no_grad()
+    def reference_log_probs(self, obs: PyTorchObs, actions: th.Tensor, turn: int) -> th.Tensor:
+        """Log-probabilities of the tokens under the model as it was loaded; see :meth:`evaluate_actions`."""
+        with self._reference_network() as network:
+            parts = [
+                self._log_probs(network, select_rows(obs, rows), actions[rows])[0]
+                for rows in th.arange(len(actions), device=actions.device).split(self.rows_at_once)
+            ]
+        return th.cat(parts)
+
+    @contextmanager
+    def _reference_network(self) -> Iterator[Any]:
+        if self.lora is not None:
+            with self.network.disable_adapter():
+                yield self.network
+            return
+        if self._reference is None:
+            # In a tuple, so that it is no submodule: it is neither trained nor saved.
+            self._reference = (load_model(self.model).to(self.device).requires_grad_(False),)
+        yield self._reference[0]
+
+    def _act(
+        self,
+        obs: PyTorchObs,
+        turn: int,
+        rows: NDArray[np.int64],
+        generator: th.Generator | None,
+        action_masks: th.Tensor | None,
+    ) -> tuple[th.Tensor, th.Tensor]:
+        assert isinstance(obs, dict)
+        self._activate(turn)
+        started = time.perf_counter()
+        context = obs["context"]
+        tokens = th.full((len(rows), self.max_new_tokens), PAD, dtype=context.dtype, device=self.device)
+        log_probs = th.zeros(tokens.shape, device=self.device)
+        # An episode that is over has an empty context, to which there is nothing to say.
+        for part in (context >= 0).any(dim=1).nonzero().squeeze(1).split(self.rows_at_once):
+            choices = obs["choices"][part] if "choices" in obs else None
+            try:
+                with self._autocast():
+                    messages = sample_messages(
+                        self.network, context[part], self.max_new_tokens, self.decoding, generator, choices
+                    )
+            except FloatingPointError as error:
+                raise NonFiniteError(
+                    f"the language model gives non-finite logits at turn {turn} for environment "
+                    f"{rows[int(part[error.args[0]])]}: its weights diverged (try a smaller learning rate or "
+                    'max_grad_norm), or its dtype is too narrow (try dtype="float32")'
+                ) from error
+            except NoTokenError as error:
+                raise ValueError(f"{error} at turn {turn}: allowed_tokens must always allow one") from error
+            tokens[part], log_probs[part] = messages.tokens.to(tokens.dtype), messages.log_probs
+        self.seconds["generation"] += time.perf_counter() - started
+        self.n_tokens += int((tokens >= 0).sum())
+        return tokens, log_probs
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens generated in a second of generation, prompts and waiting for the environment left out."""
+        return self.n_tokens / self.seconds["generation"] if self.n_tokens else 0.0
+
+    def progress_note(self) -> str:
+        """The speed of generation."""
+        return f"{self.tokens_per_second:,.0f} tokens/s"
+
+    def record(self, logger: Logger, buffer: GroupRolloutBuffer) -> None:
+        """Record the lengths of messages and the speed, and now and then a conversation as text."""
+        messages = th.cat([batch.actions for batch in buffer.turn_batches])
+        lengths = (messages >= 0).sum(dim=1)
+        last = messages.gather(1, (lengths - 1).unsqueeze(1)).squeeze(1)
+        unfinished = ~th.isin(last, th.as_tensor(self.decoding.stops, device=last.device))
+        logger.record("rollout/message_length", float(lengths.float().mean()))
+        logger.record("rollout/unfinished_message_fraction", float(unfinished.float().mean()))
+        logger.record("time/tokens_per_second", self.tokens_per_second)
+        if self._n_rollouts % self.conversation_interval == 0:
+            batch = buffer.turn_batches[-1]
+            assert isinstance(batch.observations, dict)
+            ids = th.cat([batch.observations["context"][0], batch.actions[0]])
+            text = self.tokenizer.decode(ids[ids >= 0].tolist())
+            # As a code block: TensorBoard shows Markdown.
+            block = "\n".join(f"    {line}" for line in text.splitlines())
+            logger.record("rollout/conversation", block, exclude=("stdout", "log", "json", "csv"))
+        self._n_rollouts += 1
+
+    def write_weights(self, archive: zipfile.ZipFile) -> None:
+        """
+        Add the trained weights, adapters or all, to an archive, as ``policy.safetensors``.
+
+        :param archive: open for writing
+        """
+        save = require_llm("safetensors.torch").save
+        # Weights that share memory, as tied embeddings do, are written once.
+        weights = {name: param.detach().cpu().contiguous() for name, param in self._trained().items()}
+        archive.writestr(WEIGHTS_FILE, save(weights))
+
+    def read_weights(self, archive: zipfile.ZipFile) -> None:
+        """
+        Take the trained weights from an archive.
+
+        :param archive: open for reading
+        :raises ValueError: if they are those of another model
+        """
+        weights = require_llm("safetensors.torch").load(archive.read(WEIGHTS_FILE))
+        trained = self._trained()
+        shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+        if shapes != {name: tuple(param.shape) for name, param in trained.items()}:
+            raise ValueError(f"the saved weights are not those of a model like {self.model} with lora={self.lora}")
+        with th.no_grad():
+            for name, param in trained.items():
+                param.copy_(weights[name])
+
+    def _trained(self) -> dict[str, th.nn.Parameter]:
+        return {k: p for index in range(self.n_turns) for k, p in self._adapter_parameters(index).items()}
+
+    def export(self, path: str | Path, turn: int = 0) -> None:
+        """
+        Write a plain Hugging Face folder for ``AutoModelForCausalLM`` and ``AutoTokenizer``; adapters are merged.
+
+        :param path: the folder
+        :param turn: which turn's policy, where each has an adapter
+        """
+        network = self.network
+        if self.lora is not None:
+            network = deepcopy(self.network)
+            network.set_adapter(_adapter(self.network_index(turn)))
+            network = network.merge_and_unload(adapter_names=[_adapter(self.network_index(turn))])
+        network.save_pretrained(path)
+        self.tokenizer.save_pretrained(path)
+
+
+def _chat_arguments(policy_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What ``make_chat_vec`` needs of the policy's arguments."""
+    if "model" not in policy_kwargs:
+        raise ValueError('policy_kwargs=dict(model="...") must name the language model')
+    names = ("model", "max_context", "max_new_tokens", "chat_template")
+    defaults = {name: signature(CausalLMPolicy).parameters[name].default for name in names}
+    return {**{name: policy_kwargs.get(name, defaults[name]) for name in names}, **(policy_kwargs.get("chat") or {})}
+
+
+def _adapter(index: int) -> str:
+    return f"turn_{index:02d}"
+
+
+def _with_adapters(network: Any, n_turns: int, lora: dict[str, Any]) -> Any:
+    peft = require_llm("peft")
+    if lora.get("lora_dropout", 0.0) != 0.0:
+        raise ValueError("lora_dropout must be 0: importance ratios have to be 1 before an update")
+    config = peft.LoraConfig(**{"task_type": "CAUSAL_LM", "target_modules": "all-linear", **lora})
+    with warnings.catch_warnings():
+        # peft asks transformers for attributes under their old names.
+        warnings.simplefilter("ignore", FutureWarning)
+        adapted = peft.get_peft_model(network, config, adapter_name=_adapter(0))
+        for index in range(1, n_turns):
+            adapted.add_adapter(_adapter(index), config)
+    return adapted
+
+
+def _check_spaces(
+    observation_space: spaces.Space[Any], action_space: spaces.Space[Any], max_context: int, max_new_tokens: int
+) -> None:
+    if not isinstance(observation_space, spaces.Dict) or "context" not in observation_space.spaces:
+        raise ValueError(
+            f"a language model reads the observations of ChatView, got {observation_space}: pass SeeUPO a text "
+            "environment, an id, or make_chat_vec(...)"
+        )
+    sizes = {"max_context": (observation_space["context"].shape, max_context)}
+    sizes["max_new_tokens"] = (action_space.shape, max_new_tokens)
+    for name, (shape, size) in sizes.items():
+        if shape != (size,):
+            raise ValueError(f"the environment was made with another {name}: {shape} against {size} in policy_kwargs")

@@ -49,7 +49,7 @@ def build(
 
     :param folder: made if it does not exist
     :param texts: what is read and written, see :func:`collect_texts`
-    :param hidden_size: width; the layers in between are four times as wide
+    :param hidden_size: width; the layers in between are twice as wide
     :param n_layers: number of layers
     :param n_heads: number of attention heads
     :param max_positions: the longest context, the generated tokens included
@@ -64,7 +64,7 @@ def build(
     config = transformers.LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,
-        intermediate_size=4 * hidden_size,
+        intermediate_size=2 * hidden_size,
         num_hidden_layers=n_layers,
         num_attention_heads=n_heads,
         num_key_value_heads=n_heads,

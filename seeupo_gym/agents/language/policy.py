@@ -327,7 +327,8 @@ class CausalLMPolicy(TurnPolicy):
         tokens = th.full((len(rows), self.max_new_tokens), PAD, dtype=context.dtype, device=self.device)
         log_probs = th.zeros(tokens.shape, device=self.device)
         # An episode that is over has an empty context, to which there is nothing to say.
-        for part in (context >= 0).any(dim=1).nonzero().squeeze(1).split(self.rows_at_once):
+        open_rows = (context >= 0).any(dim=1).nonzero().squeeze(1)
+        for part in open_rows.split(self.rows_at_once) if len(open_rows) else ():
             choices = obs["choices"][part] if "choices" in obs else None
             try:
                 with self._autocast():

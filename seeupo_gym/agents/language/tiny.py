@@ -39,6 +39,7 @@ def build(
     max_positions: int = 512,
     seed: int = 0,
     punctuation: bool = False,
+    words: Iterable[str] | None = None,
 ) -> Path:
     """
     Write a folder that ``AutoTokenizer`` and ``AutoModelForCausalLM`` load: a Llama with random weights.
@@ -55,12 +56,14 @@ def build(
     :param max_positions: the longest context, the generated tokens included
     :param seed: of the weights
     :param punctuation: also have a token for every other character, which otherwise is left out
+    :param words: the only words there are, in lower case; the model does not see any other. Short prompts make a small
+        model learn faster. None: all words of the texts
     :return: the folder
     """
     if hidden_size % (2 * n_heads):
         raise ValueError(f"hidden_size must be a multiple of 2 * n_heads = {2 * n_heads}, got {hidden_size}")
     transformers = require_llm()
-    tokenizer = _tokenizer(texts, max_positions, punctuation)
+    tokenizer = _tokenizer(texts, max_positions, punctuation, words)
     config = transformers.LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,
@@ -81,9 +84,11 @@ def build(
     return Path(folder)
 
 
-def _tokenizer(texts: Iterable[str], max_positions: int, punctuation: bool) -> Any:
+def _tokenizer(texts: Iterable[str], max_positions: int, punctuation: bool, only: Iterable[str] | None) -> Any:
     tokenizers = require_llm("tokenizers")
     pattern = _WORD_OR_SIGN if punctuation else _WORD
+    if only is not None:
+        pattern = rf"\b(?:{'|'.join(map(re.escape, sorted(only)))})\b"
     special = [UNKNOWN, END, *_ROLES]
     words = sorted({word for text in texts for word in re.findall(pattern, text.lower())})
     vocabulary = {token: i for i, token in enumerate([*special, *words])}

@@ -17,7 +17,7 @@ def test_the_laptop_example_runs_as_written_and_learns(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "language_models.md").read_text(), flags=re.DOTALL)
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout.splitlines()[-1]) > 0.5
+    assert float(done.stdout.splitlines()[-1]) > 0.55
     assert (tmp_path / "runs" / "guesser.zip").is_file()
     assert (tmp_path / "runs" / "guesser_hf" / "model.safetensors").is_file()
     assert list((tmp_path / "runs").rglob("events.out.tfevents.*"))

@@ -455,17 +455,30 @@ def test_the_progress_bar_says_how_fast_tokens_are_generated(make_model, capsys)
     assert "tokens/s" in captured.out + captured.err
 
 
-def test_two_turns_are_learned_from_nothing(make_model):
-    """Four numbers, two turns: a constant guess finds 0.25, binary search 0.75, the untrained model next to none."""
-    model = make_model(
-        env=guess_env,
-        policy_kwargs={"chat": {"malformed_reward": -0.2}},
+def test_two_turns_are_learned_from_nothing(tmp_path):
+    """
+    Four numbers, two turns. Two guesses that take no notice of the reply find 0.5, binary search 0.75 in the mean, and
+    the untrained model next to nothing. Seeds 0 to 4 had 0.66 to 0.78 in the end.
+    """
+    words = ["guess", "higher", "lower", *map(str, range(4))]
+    folder = tiny.build(tmp_path, tiny.collect_texts(guess_env(), 20), hidden_size=32, words=words)
+    model = SeeUPO(
+        CausalLMPolicy,
+        guess_env,
         n_groups=8,
         group_size=8,
-        n_epochs=2,
-        learning_rate=2e-3,
-        ent_coef=0.02,
+        n_epochs=1,
+        learning_rate=1e-3,
+        ent_coef=0.1,
+        policy_kwargs={
+            "model": folder,
+            "max_context": 48,
+            "max_new_tokens": 3,
+            "chat": {"malformed_reward": -0.2},
+        },
+        seed=0,
+        device="cpu",
     )
-    assert evaluate(model, GUESS, 100, deterministic=False, range=4, turns=2).success_rate < 0.1
-    model.learn(8_000)
-    assert evaluate(model, GUESS, 100, range=4, turns=2).success_rate > 0.5
+    assert evaluate(model, GUESS, 100, deterministic=False, range=4, turns=2).success_rate < 0.2
+    model.learn(16_400)
+    assert evaluate(model, GUESS, 100, range=4, turns=2).success_rate > 0.55

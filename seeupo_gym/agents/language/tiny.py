@@ -72,7 +72,9 @@ def build(
         num_attention_heads=n_heads,
         num_key_value_heads=n_heads,
         max_position_embeddings=max_positions,
-        tie_word_embeddings=True,
+        # At transformers' scale, 0.02, so narrow a model hardly attends to anything for hundreds of updates.
+        initializer_range=hidden_size**-0.5,
+        tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
     )

@@ -33,16 +33,19 @@ def main() -> None:
     model = SeeUPO(
         CausalLMPolicy,
         "seeupo_gym/ToolChain-v0",
-        n_groups=2,
+        n_groups=1,
         group_size=2,
         n_epochs=1,
         learning_rate=1e-4,
-        micro_batch_size=2,
+        micro_batch_size=1,
+        # So small a model seldom earns anything, and equal returns teach nothing; the entropy bonus moves it anyway.
+        ent_coef=0.01,
         reference_kl_coef=0.01,
         policy_kwargs={
             "model": smollm2(),
             "max_context": 1024,
-            "max_new_tokens": 16,
+            "max_new_tokens": 12,
+            "gradient_checkpointing": True,
             "lora": {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]},
             "chat": {"system_prompt": "You use tools. Answer with one line and nothing else."},
         },
@@ -51,10 +54,8 @@ def main() -> None:
     )
     model.set_logger(configure(None, ["stdout"]))
     before = [param.detach().clone() for param in model.policy.turn_parameters(0)]
-    n_steps = 2 * model.n_groups * model.group_size
-    model.learn(n_steps)
-    losses = model.logger.name_to_value
-    del losses
+    for _ in range(2):
+        model.learn(1, reset_num_timesteps=False)
     changed = sum(not th.equal(a, b) for a, b in zip(before, model.policy.turn_parameters(0), strict=True))
     print(f"{changed} of {len(before)} adapter weights changed")
 

@@ -22,4 +22,6 @@ class ProgressBar(ProgressBarCallback):
     def _on_rollout_end(self) -> None:
         policy = self.model.policy
         assert isinstance(policy, TurnPolicy)
-        self.pbar.set_description(policy.progress_note())
+        note = policy.progress_note()
+        if note:
+            self.pbar.set_description(note)

@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 from seeupo_gym import SeeUPO
 from seeupo_gym.envs.candidate_view import CandidateView
-from seeupo_gym.envs.suites.miniwob import MAX_TEXT_LENGTH, MiniWoBEnv
+from seeupo_gym.envs.suites.miniwob import MiniWoBEnv
 from seeupo_gym.envs.suites.miniwob_browser import Browser, find_programs
 
 
@@ -412,7 +412,7 @@ def test_crash_truncates_and_the_browser_is_started_again(own, harm):
     pid = own._browser.pid
     own._browser._driver.command_executor.client_config.timeout = 1.0
     harm(pid)
-    with pytest.warns(RuntimeWarning, match=r"browser of MiniWoB\+\+ died or hangs .*started again"):
+    with pytest.warns(RuntimeWarning, match=r"browser of MiniWoB\+\+ died or hangs .*tried once more"):
         text, reward, terminated, truncated, info = own.step("click [4]")
     assert (reward, terminated, truncated) == (0.0, False, True)
     assert info == {**before, "crashed": True, "is_success": False}
@@ -428,13 +428,13 @@ def test_crash_truncates_and_the_browser_is_started_again(own, harm):
 def test_second_crash_in_a_row_is_an_error(own):
     _, info = own.reset(seed=0)
     kill_driver(own._browser.pid)
-    with pytest.warns(RuntimeWarning, match="started again"):
+    with pytest.warns(RuntimeWarning, match="tried once more"):
         _, info = own.reset(seed=0)
     play(own, expert_click_button(info))
     # A regular end in between makes the next crash a first one.
     own.reset(seed=0)
     kill_driver(own._browser.pid)
-    with pytest.warns(RuntimeWarning, match="started again"):
+    with pytest.warns(RuntimeWarning, match="tried once more"):
         own.step("click [4]")
     own.reset(seed=0)
     pid = own._browser.pid
@@ -517,7 +517,7 @@ def test_transcript(make):
     env = make("enter-text", render_mode="ansi")
     opening, _ = env.reset(seed=0)
     text = env.step("click [5]")[0]
-    assert env.render() == f"{opening}\n> click [5]\n{text}"
+    assert env.render() == f"{opening}\nAgent: click [5]\n{text}"
     assert make().render() is None
 
 
@@ -598,7 +598,7 @@ def test_groups_of_seeupo_play_it(make):
 def test_observations_have_a_limit(make):
     env = make("enter-text")
     env.reset(seed=0)
-    script(env, f"document.querySelector('button').textContent = 'x'.repeat({2 * MAX_TEXT_LENGTH})")
+    script(env, f"document.querySelector('button').textContent = 'x'.repeat({2 * MiniWoBEnv.max_observation})")
     text, *_, info = env.step("click [5]")
     assert env.observation_space.contains(text)
     assert all(len(command) < 200 for command in info["admissible_commands"])

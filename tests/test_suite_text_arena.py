@@ -133,7 +133,7 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="level of LightsOut must be one of"):
         TextArenaEnv("LightsOut", "hard")
     for turns in (0, -1, True, 2.0, "3", 15):
-        with pytest.raises(ValueError, match="turns must be None or an integer from 1 to 14"):
+        with pytest.raises(ValueError, match="turns must be an integer from 1 to 14"):
             TextArenaEnv("TowerOfHanoi", turns=turns)
     with pytest.raises(TypeError, match="render_mode"):
         TextArenaEnv(render_mode="human")
@@ -145,7 +145,7 @@ def test_wrong_calls_are_refused():
         env.step(move(1))
     with pytest.raises(ValueError, match="no reset options"):
         env.reset(options={"level": "hard"})
-    with pytest.raises(ValueError, match="at most 2\\*\\*63 - 1"):
+    with pytest.raises(ValueError, match="at most 9223372036854775807"):
         env.reset(seed=2**63)
     env.reset(seed=2**63 - 1)
     for action in (3, None, b"[3]", ["[3]"]):

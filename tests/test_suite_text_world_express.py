@@ -2,6 +2,8 @@ import os
 import pickle
 import signal
 import string
+import subprocess
+import sys
 
 import gymnasium as gym
 import numpy as np
@@ -12,6 +14,7 @@ pytest.importorskip("textworld_express")
 
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
+from seeupo_gym.envs.suites import text_world_express
 from seeupo_gym.envs.suites.text_world_express import (
     FOLD_SIZE,
     FOLD_STARTS,
@@ -197,7 +200,7 @@ def test_crash_truncates_and_java_is_started_again(coin):
     first, _ = coin.reset(seed=0)
     coin.step("inventory")
     kill_java(coin)
-    with pytest.warns(RuntimeWarning, match="Java process of TextWorldExpress died .*started again"):
+    with pytest.warns(RuntimeWarning, match="Java process of TextWorldExpress died .*tried once more"):
         text, reward, terminated, truncated, info = coin.step("inventory")
     assert (reward, terminated, truncated) == (0.0, False, True)
     assert info["crashed"]
@@ -210,14 +213,43 @@ def test_crash_truncates_and_java_is_started_again(coin):
     assert "crashed" not in info
     # A regular end in between makes the next crash a first one.
     kill_java(coin)
-    with pytest.warns(RuntimeWarning, match="started again"):
+    with pytest.warns(RuntimeWarning, match="tried once more"):
         assert coin.reset(seed=0)[0] == first
+
+
+def test_java_that_hangs_is_a_crash(coin, monkeypatch):
+    monkeypatch.setattr(text_world_express, "TIMEOUT", 2.0)
+    first, _ = coin.reset(seed=0)
+    pid = coin._java.pid
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.warns(RuntimeWarning, match="Java process of TextWorldExpress hangs; it is tried once more"):
+        _, reward, terminated, truncated, info = coin.step("inventory")
+    assert (reward, terminated, truncated, info["crashed"]) == (0.0, False, True, True)
+    assert not is_alive(pid)
+    assert coin.reset(seed=0)[0] == first
+
+
+def test_java_that_does_not_start_is_tried_twice(tmp_path):
+    java = tmp_path / "java"
+    java.write_text(f"#!/bin/sh\necho x >> {tmp_path}/starts\nexit 1\n")
+    java.chmod(0o755)
+    # In a process of its own: py4j leaves the ends of the dead process's pipes open.
+    code = "from seeupo_gym.envs.suites.text_world_express import *; TextWorldExpressEnv().reset(seed=0)"
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("RuntimeError: Java did not start TextWorldExpress")
+    assert "does `java -version` say 17 or more?, for the second time in a row" in last
+    assert (tmp_path / "starts").read_text() == "x\nx\n"
 
 
 def test_second_crash_in_a_row_is_an_error(coin):
     coin.reset(seed=0)
     kill_java(coin)
-    with pytest.warns(RuntimeWarning, match="started again"):
+    with pytest.warns(RuntimeWarning, match="tried once more"):
         coin.reset(seed=0)
     kill_java(coin)
     with pytest.raises(RuntimeError, match="for the second time"):
@@ -281,7 +313,7 @@ def test_gymnasium_checker_and_registration():
 def test_transcript(coin):
     opening, _ = coin.reset(seed=0)
     text = coin.step("inventory")[0]
-    assert coin.render() == f"{opening}\n> inventory\n{text}"
+    assert coin.render() == f"{opening}\nAgent: inventory\n{text}"
     assert set(coin.render()) <= set(string.printable)
 
 

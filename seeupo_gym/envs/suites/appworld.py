@@ -7,30 +7,22 @@ import http.client
 import json
 import os
 import re
-import string
 import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-import warnings
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import gymnasium as gym
-from gymnasium import spaces
+from seeupo_gym.envs.suites.text_suite import WIDE_CHARSET, CrashError, TextSuiteEnv, check_choice, check_count
 
 try:
     import fcntl
 except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
-MAX_OBSERVATION = 100_000
-MAX_MESSAGE = 20_000
-# Latin-1, general punctuation and currencies; other characters of an output become question marks.
-CHARSET = string.printable + "".join(map(chr, [*range(0xA0, 0x100), *range(0x2010, 0x2028), *range(0x20A0, 0x20C0)]))
-_OUTSIDE = re.compile(f"[^{re.escape(CHARSET)}]")
 _TASK_ID = re.compile(r"[A-Za-z0-9]+_[0-9]+")
 
 # How much longer than the execution of code may take an answer is waited for, in seconds: starting and
@@ -49,11 +41,7 @@ INSTALL = (
 T = TypeVar("T")
 
 
-class ServerError(RuntimeError):
-    """The server gave no usable answer."""
-
-
-class RefusalError(ServerError):
+class RefusalError(CrashError):
     """The server answered with an HTTP error. It says 500 to all that goes wrong inside; its log says what it was."""
 
 
@@ -90,7 +78,7 @@ class EnvironmentServer:
         :param body: the request's fields
         :return: the answer's output
         :raises RefusalError: if the answer is an error
-        :raises ServerError: if there is none in time, or none of this protocol
+        :raises CrashError: if there is none in time, or none of this protocol
         """
         address, header = f"{self.url}/{route}", {"Content-Type": "application/json"}
         request = urllib.request.Request(address, json.dumps(body).encode(), header)
@@ -105,9 +93,9 @@ class EnvironmentServer:
             ) from error
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             cause = f"{type(error).__name__}: {error}"
-            raise ServerError(f"the AppWorld server at {self.url} gave no answer to {route!r} ({cause})") from error
+            raise CrashError(f"the AppWorld server at {self.url} gave no answer to {route!r} ({cause})") from error
         if not isinstance(output, kind):
-            raise ServerError(
+            raise CrashError(
                 f"the AppWorld server at {self.url} answered {route!r} with {type(output).__name__}, "
                 f"not {kind.__name__}: is it another server?"
             )
@@ -133,7 +121,7 @@ def read_split(root: str | None, split: str) -> list[str]:
     return [line.split(":")[0].strip() for line in files[split].read_text("utf-8").splitlines() if line.strip()]
 
 
-class AppWorldEnv(gym.Env[str, str]):
+class AppWorldEnv(TextSuiteEnv):
     """
     Tasks of AppWorld in the server of ``appworld`` (0.1.3.post1, Apache-2.0), over HTTP.
 
@@ -196,7 +184,8 @@ class AppWorldEnv(gym.Env[str, str]):
     * v0: initial version, appworld 0.1.3.post1
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it mutable)
+    charset = WIDE_CHARSET
+    max_observation = 100_000
 
     def __init__(
         self,
@@ -209,54 +198,27 @@ class AppWorldEnv(gym.Env[str, str]):
         timeout: int = 100,
         render_mode: str | None = None,
     ) -> None:
-        for name, number in (("turns", turns), ("timeout", timeout)):
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, got {number!r}")
-        if reward not in ("fraction", "success"):
-            raise ValueError(f"reward must be 'fraction' or 'success', got {reward!r}")
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            # A TypeError, as SB3's make_vec_env expects (see TaskEnv).
-            raise TypeError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
+        check_count("timeout", timeout)
+        check_choice("reward", reward, ("fraction", "success"))
+        super().__init__(turns, render_mode)
         if tasks is None:
             tasks = read_split(root, split)
         if isinstance(tasks, str) or not tasks or not all(isinstance(t, str) and _TASK_ID.fullmatch(t) for t in tasks):
             raise ValueError(f"tasks must be ids of tasks such as ['82e2fac_1'], got {tasks!r}")
         self.tasks = list(tasks)
-        self.max_turns = turns
         self.reward = reward
         self.timeout = timeout
-        self.render_mode = render_mode
         self.server = EnvironmentServer(url, timeout + MARGIN)
-        self.observation_space = spaces.Text(MAX_OBSERVATION, min_length=0, charset=CHARSET)
-        self.action_space = spaces.Text(MAX_MESSAGE, min_length=0, charset=CHARSET)
         self._release: Any = None
         self._reached = False
-        self._crashes = 0
-        self._running = False
-        self._transcript: list[str] = []
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_release": None, "_reached": False, "_running": False}
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """
-        Start a task.
-
-        :param seed: selects the task
-        :param options: must be empty
-        :return: the task, and in ``info`` its ``task_id``, ``supervisor`` and ``datetime``
-        :raises ValueError: for an option, as there are none
-        :raises RuntimeError: if the server is not there, is another environment's, or refuses the task
-        """
-        super().reset(seed=seed)
-        if options:
-            raise ValueError(f"{type(self).__name__} has no reset options, got {sorted(options)}")
-        n_tasks = len(self.tasks)
-        self.task_id = self.tasks[(int(self.np_random.integers(n_tasks)) if seed is None else seed) % n_tasks]
-        self._running = False
+    def _begin(self, seed: int) -> tuple[str, dict[str, Any]]:
+        self.task_id = self.tasks[seed % len(self.tasks)]
         self._claim()
-        task = self._begin()
-        self._turns, self._running = 0, True
+        task = self._initialize()
         person = task["supervisor"]
         text = (
             f"{task['instruction']}\n"
@@ -268,41 +230,21 @@ class AppWorldEnv(gym.Env[str, str]):
             "apis.supervisor.complete_task(answer=...) ends the task, without an answer where none is asked for. "
             f"At most {self.max_turns} messages."
         )
-        self._transcript = []
-        info = {"task_id": self.task_id, "supervisor": dict(person), "datetime": task["datetime"]}
-        return self._say(text), info
+        return text, {"task_id": self.task_id, "supervisor": dict(person), "datetime": task["datetime"]}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """
-        Have the server execute a message.
-
-        :param action: Python code
-        :raises ValueError: if it is not text
-        :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
-        """
-        if not isinstance(action, str):
-            raise ValueError(f"a message must be a str, got {type(action).__name__}")
-        if not self._running:
-            raise gym.error.ResetNeeded("the episode is over (or never began): call reset() before step()")
-        if self.render_mode == "ansi":
-            self._transcript.append(f"Agent: {action}")
-        self._turns += 1
-        try:
-            text = self._execute(action)
-            completed = self.server.ask("task_completed", bool, task_id=self.task_id)
-            done = completed or self._turns >= self.max_turns
-            # With its errors not suppressed the server fails at the first test that does.
-            verdict = self.server.ask("evaluate", dict, task_id=self.task_id, suppress_errors=True) if done else {}
-        except ServerError as error:
-            self._running = False
-            self._note_crash(error)
-            return self._say(str(error)), 0.0, False, True, {"crashed": True, "is_success": False}
-        if not done:
-            return self._say(text), 0.0, False, False, {}
-        self._running, self._crashes = False, 0
+    def _play(self, message: str) -> tuple[str, float, bool, dict[str, Any]]:
+        text = self._execute(message)
+        if len(text) > self.max_observation:
+            note = f"\n[{len(text):,} characters, cut]"
+            text = text[: self.max_observation - len(note)] + note
+        completed = self.server.ask("task_completed", bool, task_id=self.task_id)
+        if not completed and not self._is_last_turn:
+            return text, 0.0, False, {}
+        # With its errors not suppressed the server fails at the first test that does.
+        verdict = self.server.ask("evaluate", dict, task_id=self.task_id, suppress_errors=True)
         success, passed, total = bool(verdict["success"]), len(verdict["passes"]), int(verdict["num_tests"])
         reward = float(success) if self.reward == "success" else passed / max(total, 1)
-        return self._say(text), reward, True, False, {"is_success": success, "tests_passed": passed, "num_tests": total}
+        return text, reward, True, {"is_success": success, "tests_passed": passed, "num_tests": total}
 
     def _claim(self) -> None:
         """Lock the server's address; the operating system gives the lock back when this process ends."""
@@ -320,38 +262,36 @@ class AppWorldEnv(gym.Env[str, str]):
             ) from error
         self._release = weakref.finalize(self, os.close, file)
 
-    def _begin(self) -> dict[str, Any]:
-        """Start the task; after it has once been there, a server that is gone is asked a second time."""
-        while True:
-            try:
-                task = self.server.ask(
-                    "initialize",
-                    dict,
-                    task_id=self.task_id,
-                    # Tests read what the world left in a folder of this name: servers with one root must not share it.
-                    experiment_name=f"seeupo_gym-{self.server.name}",
-                    max_interactions=self.max_turns,
-                    timeout_seconds=self.timeout,
-                )
-            except RefusalError as error:
-                raise RuntimeError(
-                    f"{error} (task {self.task_id!r}; the server's log says why, a task that its data folder lacks for "
-                    "example)"
-                ) from error
-            except ServerError as error:
-                if not self._reached:
-                    raise RuntimeError(
-                        f"{error}: start one with `appworld serve environment --root ROOT --port PORT`"
-                    ) from error
-                self._note_crash(error)
-            else:
-                self._reached = True
-                return task
+    def _initialize(self) -> dict[str, Any]:
+        """Start the task in the server."""
+        try:
+            task = self.server.ask(
+                "initialize",
+                dict,
+                task_id=self.task_id,
+                # Tests read what the world left in a folder of this name: servers with one root must not share it.
+                experiment_name=f"seeupo_gym-{self.server.name}",
+                max_interactions=self.max_turns,
+                timeout_seconds=self.timeout,
+            )
+        except RefusalError as error:
+            raise RuntimeError(
+                f"{error} (task {self.task_id!r}; the server's log says why, a task that its data folder lacks for "
+                "example)"
+            ) from error
+        except CrashError as error:
+            if self._reached:
+                raise
+            raise RuntimeError(
+                f"{error}: start one with `appworld serve environment --root ROOT --port PORT`"
+            ) from error
+        self._reached = True
+        return task
 
     def _execute(self, code: str) -> str:
         """Execute code in the task's world."""
-        if len(code) > MAX_MESSAGE:
-            return f"Execution failed. A message may have {MAX_MESSAGE:,} characters."
+        if len(code) > self.max_message:
+            return f"Execution failed. A message may have {self.max_message:,} characters."
         # What is no Unicode could not be written to the server's log.
         code = code.encode("utf-8", "replace").decode()
         try:
@@ -363,32 +303,12 @@ class AppWorldEnv(gym.Env[str, str]):
             self.server.ask("execute", str, task_id=self.task_id, code="")
             return "Execution failed. The server could not tell why."
 
-    def _note_crash(self, error: ServerError) -> None:
-        self._crashes += 1
-        if self._crashes > 1:
-            raise RuntimeError(f"{error}, for the second time: it is not tried again") from error
-        warnings.warn(f"{error}; it is tried once more", RuntimeWarning, stacklevel=3)
-
-    def _say(self, text: str) -> str:
-        """Make an observation of a text."""
-        if len(text) > MAX_OBSERVATION:
-            note = f"\n[{len(text):,} characters, cut]"
-            text = text[: MAX_OBSERVATION - len(note)] + note
-        text = _OUTSIDE.sub("?", text)
-        if self.render_mode == "ansi":
-            self._transcript.append(text)
-        return text
-
-    def render(self) -> str | None:
-        """Return the transcript so far (``render_mode="ansi"``), else None."""
-        return "\n".join(self._transcript) if self.render_mode == "ansi" else None
-
     def close(self) -> None:
         """Close the task in the server and give the server's address back; a later reset takes it again."""
         if self._running:
             self._running = False
             # A server that is gone has closed it in its own way.
-            with contextlib.suppress(ServerError):
+            with contextlib.suppress(CrashError):
                 self.server.ask("close", type(None), wait=CLOSE_WAIT, task_id=self.task_id)
         if self._release is not None:
             self._release()

@@ -7,14 +7,11 @@ import functools
 import importlib
 import importlib.resources
 import json
-import re
 import string
 from typing import Any, NamedTuple
 
-import gymnasium as gym
-from gymnasium import spaces
-
 from seeupo_gym.envs.suites.bfcl_calls import MAX_CALLS, MAX_MESSAGE, Toolbox, fingerprint, read_calls
+from seeupo_gym.envs.suites.text_suite import TextSuiteEnv, check_choice
 
 INSTALL = "BFCLMultiTurn-v0 needs: pip install --no-deps bfcl-eval==2026.3.23 && pip install mpmath==1.3.0"
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
@@ -24,10 +21,6 @@ TEST_EVERY = 5
 
 MESSAGES_PER_TURN = 20
 MAX_RESULT = 50_000
-MAX_OBSERVATION = 1_000_000
-# Printable ASCII, and the dashes, quotes and dots that the data have besides.
-CHARSET = string.printable + "\u2013\u2014\u2019\u2011\u2026"
-_OUTSIDE = re.compile(f"[^{re.escape(CHARSET)}]")
 
 NEW_FUNCTIONS = "I have updated some more functions you can choose from. What about now?"
 CHECKER = "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker"
@@ -74,7 +67,7 @@ def tools_of(category: str, task: int) -> Toolbox:
     return Toolbox(data.entries[task], names)
 
 
-class BFCLMultiTurnEnv(gym.Env[str, str]):
+class BFCLMultiTurnEnv(TextSuiteEnv):
     """
     ## Description
     A conversation of BFCL v4 multi-turn (Berkeley Function Calling Leaderboard): a user asks for several things in
@@ -119,7 +112,10 @@ class BFCLMultiTurnEnv(gym.Env[str, str]):
     :raises ValueError: for an unknown category or split, or a task that is not in the split
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it mutable)
+    # Printable ASCII, and the dashes, quotes and dots that the data have besides.
+    charset = string.printable + "\u2013\u2014\u2019\u2011\u2026"
+    max_observation = 1_000_000
+    max_message = MAX_MESSAGE
 
     def __init__(
         self,
@@ -129,12 +125,8 @@ class BFCLMultiTurnEnv(gym.Env[str, str]):
         dense_reward: bool = False,
         render_mode: str | None = None,
     ) -> None:
-        if category not in CATEGORIES:
-            raise ValueError(f"category must be one of {CATEGORIES}, got {category!r}")
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise TypeError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
+        check_choice("category", category, CATEGORIES)
+        check_choice("split", split, SPLITS)
         data = load(category)
         indices = range(len(data.entries))
         tasks = [i for i in indices if split == "all" or (split == "test") == (i % TEST_EVERY == TEST_EVERY - 1)]
@@ -143,26 +135,10 @@ class BFCLMultiTurnEnv(gym.Env[str, str]):
         self.category = category
         self.tasks = tasks if task is None else [int(task)]
         self.dense_reward = dense_reward
-        self.render_mode = render_mode
-        self.max_turns = (MESSAGES_PER_TURN + 1) * max(len(data.gold[i]) for i in self.tasks)
-        self.observation_space = spaces.Text(MAX_OBSERVATION, min_length=0, charset=CHARSET)
-        self.action_space = spaces.Text(MAX_MESSAGE, min_length=0, charset=CHARSET)
-        self._transcript: list[str] = []
-        self._running = False
+        super().__init__((MESSAGES_PER_TURN + 1) * max(len(data.gold[i]) for i in self.tasks), render_mode)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """
-        Start a conversation.
-
-        :param seed: decides on the task
-        :param options: must be empty
-        :raises ValueError: for an option, as there are none
-        """
-        super().reset(seed=seed)
-        if options:
-            raise ValueError(f"{type(self).__name__} has no reset options, got {sorted(options)}")
-        number = int(self.np_random.integers(len(self.tasks))) if seed is None else seed % len(self.tasks)
-        self.task = self.tasks[number]
+    def _begin(self, seed: int) -> tuple[str, dict[str, Any]]:
+        self.task = self.tasks[seed % len(self.tasks)]
         data = load(self.category)
         self._entry, self._gold = data.entries[self.task], data.gold[self.task]
         self._model, self._truth = tools_of(self.category, self.task), tools_of(self.category, self.task)
@@ -175,25 +151,10 @@ class BFCLMultiTurnEnv(gym.Env[str, str]):
         self._turn, self._messages = 0, 0
         self._results: list[str] = []
         self._error = ""
-        self._running = True
-        self._transcript = []
-        return self._say(self._question()), {"functions": copy.deepcopy(self._functions), "task": self._entry["id"]}
+        return self._question(), {"functions": copy.deepcopy(self._functions), "task": self._entry["id"]}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """
-        Take one message of the assistant.
-
-        :param action: the message
-        :raises ValueError: if it is not text
-        :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
-        """
-        if not isinstance(action, str):
-            raise ValueError(f"a message must be a str, got {type(action).__name__}")
-        if not self._running:
-            raise gym.error.ResetNeeded("the episode is over (or never began): call reset() before step()")
-        if self.render_mode == "ansi":
-            self._transcript.append(f"Agent: {_clean(action[:MAX_MESSAGE])}")
-        calls = read_calls(action)
+    def _play(self, message: str) -> tuple[str, float, bool, dict[str, Any]]:
+        calls = read_calls(message)
         info: dict[str, Any] = {"calls": len(calls)}
         if calls:
             self._messages += 1
@@ -204,7 +165,7 @@ class BFCLMultiTurnEnv(gym.Env[str, str]):
                 self._results.append(fingerprint(result))
                 shown.append(f"Tool: {result[:MAX_RESULT]}")
             if self._messages <= MESSAGES_PER_TURN:
-                return self._say("\n".join(shown)), 0.0, False, False, info
+                return "\n".join(shown), 0.0, False, info
             self._error = self._error or "multi_turn:force_terminated"
             reply = f"System: stopped after {MESSAGES_PER_TURN} messages with calls in one user turn."
             return self._end("\n".join([*shown, reply]), 0.0, info)
@@ -216,14 +177,13 @@ class BFCLMultiTurnEnv(gym.Env[str, str]):
         if self._turn in self._held:
             self._functions += [self._later[name] for name in self._held[self._turn]]
             info["functions"] = copy.deepcopy(self._functions)
-        return self._say(self._question()), paid, False, False, info
+        return self._question(), paid, False, info
 
-    def _end(self, reply: str, paid: float, info: dict[str, Any]) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def _end(self, reply: str, paid: float, info: dict[str, Any]) -> tuple[str, float, bool, dict[str, Any]]:
         """Close the episode."""
-        self._running = False
         success = not self._error
         reward = paid if self.dense_reward else float(success)
-        return self._say(reply), reward, True, False, {**info, "is_success": success, "error": self._error}
+        return reply, reward, True, {**info, "is_success": success, "error": self._error}
 
     def _question(self) -> str:
         """The user's message of this turn; officially it is missing where functions are added."""
@@ -248,23 +208,7 @@ class BFCLMultiTurnEnv(gym.Env[str, str]):
             verdict = checker.response_checker(self._results, wanted, self._turn)
         return "" if verdict["valid"] else str(verdict["error_type"])
 
-    def _say(self, text: str) -> str:
-        """Make an observation of a text."""
-        text = _clean(text[:MAX_OBSERVATION])
-        if self.render_mode == "ansi":
-            self._transcript.append(text)
-        return text
-
     def expert_message(self) -> str:
         """The gold calls of this user turn, then a closing message; it follows no conversation that went astray."""
         gold = self._gold[self._turn] if self._running else []
         return f"[{', '.join(gold)}]" if gold and not self._messages else "Done."
-
-    def render(self) -> str | None:
-        """Return the transcript so far (``render_mode="ansi"``), else None."""
-        return "\n".join(self._transcript) if self.render_mode == "ansi" else None
-
-
-def _clean(text: str) -> str:
-    """Replace the characters that the observation space does not have."""
-    return _OUTSIDE.sub("?", text)

@@ -8,17 +8,11 @@ import math
 import string
 from typing import Any, NamedTuple
 
-import gymnasium as gym
-from gymnasium import spaces
-
 from seeupo_gym.envs.suites.own_randomness import OwnRandomness
-from seeupo_gym.envs.task import HELD_OUT_SEED
+from seeupo_gym.envs.suites.text_suite import TextSuiteEnv, check_choice, check_count
 
-MAX_TEXT_LENGTH = 20_000
 # The game reads this many characters from the end of a message: some of its patterns take quadratic time.
 READ_LENGTH = 1_000
-# GEM seeds numpy's global generator, which takes no larger seeds.
-SEED_BOUND = 2**32
 
 INSTALL = (
     "seeupo_gym/GEM-v0 needs the package gem-llm: pip install gem-llm==0.1.0 "
@@ -71,7 +65,7 @@ def load_gem() -> Any:
         root.setLevel(level)
 
 
-class GEMEnv(gym.Env[str, str]):
+class GEMEnv(TextSuiteEnv):
     r"""
     One of eight text games of GEM, read and written.
 
@@ -142,7 +136,10 @@ class GEMEnv(gym.Env[str, str]):
     - v0: first version.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it mutable)
+    # Sokoban draws a box on a goal as a root sign; otherwise the games write ASCII.
+    charset = string.printable + "√"
+    # GEM seeds numpy's global generator, which takes no larger seeds.
+    max_seed = 2**32 - 1
 
     def __init__(
         self,
@@ -151,83 +148,37 @@ class GEMEnv(gym.Env[str, str]):
         turns: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        if game not in GAMES:
-            raise ValueError(f"game must be one of {list(GAMES)}, got {game!r}")
-        if level not in GAMES[game].levels:
-            raise ValueError(f"level of {game} must be one of {list(GAMES[game].levels)}, got {level!r}")
-        if turns is not None and (isinstance(turns, bool) or not isinstance(turns, int) or turns < 1):
-            raise ValueError(f"turns must be None or an integer of at least 1, got {turns!r}")
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            # A TypeError: SB3's make_vec_env tries "rgb_array" first, and does without a mode only after this one.
-            raise TypeError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
+        check_choice("game", game, GAMES)
+        check_choice(f"level of {game}", level, GAMES[game].levels)
+        if turns is not None:
+            check_count("turns", turns)
         self._randomness = OwnRandomness()
         with self._randomness:
             limit = {} if turns is None else {"max_turns": turns}
             self.game: Any = load_gem().make(f"game:{GAMES[game].name}-v0-{level}", **limit)
-        self.max_turns = int(self.game.max_turns)
-        self.render_mode = render_mode
+        super().__init__(int(self.game.max_turns), render_mode)
         self._move = GAMES[game].move
-        # Sokoban draws a box on a goal as a root sign; otherwise the games write ASCII.
-        self.observation_space = spaces.Text(MAX_TEXT_LENGTH, min_length=0, charset=string.printable + "√")
-        self.action_space = spaces.Text(MAX_TEXT_LENGTH, min_length=0, charset=string.printable)
-        self._transcript: list[str] = []
-        self._running = False
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """
-        Start an episode.
-
-        :param seed: fixes the task; later resets without one draw theirs from ``np_random``, below 2**31
-        :param options: must be empty
-        :raises ValueError: for a seed from 2**32 on or an option, as there are none
-        """
-        super().reset(seed=seed)
-        if options:
-            raise ValueError(f"{type(self).__name__} has no reset options, got {sorted(options)}")
-        if seed is None:
-            seed = int(self.np_random.integers(HELD_OUT_SEED))
-        if seed >= SEED_BOUND:
-            raise ValueError(f"seed must be below 2**32, which GEM can use, got {seed}")
+    def _begin(self, seed: int) -> tuple[str, dict[str, Any]]:
         with self._randomness:
-            rules, info = self.game.reset(int(seed))
-        self._turns, self._return, self._running = 0, 0.0, True
+            rules, info = self.game.reset(seed)
+        self._return = 0.0
         form = (
             f"The format of a move: {self._move}. The last one of a message counts; a message without one ends the "
             f"game. At most {self.max_turns} turns."
         )
-        opening = _lines(rules, form, info.get("suffix", ""))
-        self._transcript = [opening]
-        return opening, {}
+        return _lines(rules, form, info.get("suffix", "")), {}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """
-        Take one turn.
-
-        :param action: what the agent writes
-        :raises ValueError: if it is not text
-        :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
-        """
-        if not isinstance(action, str):
-            raise ValueError(f"a message must be a str, got {type(action).__name__}")
-        if not self._running:
-            raise gym.error.ResetNeeded("the episode is over (or never began): call reset() before step()")
+    def _play(self, message: str) -> tuple[str, float, bool, dict[str, Any]]:
         with self._randomness:
-            reply, reward, terminated, truncated, info = self.game.step(action[-READ_LENGTH:])
-        self._turns += 1
+            reply, reward, terminated, truncated, info = self.game.step(message[-READ_LENGTH:])
         self._return += float(reward)
         # GEM sets both flags at its time-out. The turn limit is counted here too, whatever the game does with its own.
-        done = bool(terminated or truncated) or self._turns >= self.max_turns
-        self._running = not done
+        done = bool(terminated or truncated) or self._is_last_turn
         shown = _lines(reply) if done else _lines(reply, info.get("suffix", ""))
-        if self.render_mode == "ansi":
-            self._transcript.append(f"Agent: {action}\n{shown}")
         # Every game's rewards add up to 1 if and only if its task is done; shares of it are added with rounding.
         outcome = {"is_success": math.isclose(self._return, 1.0, abs_tol=1e-9)} if done else {}
-        return shown, float(reward), done, False, outcome
-
-    def render(self) -> str | None:
-        """Return the transcript so far (``render_mode="ansi"``), else None."""
-        return "\n".join(self._transcript) if self.render_mode == "ansi" else None
+        return shown, float(reward), done, outcome
 
 
 def _lines(*parts: str) -> str:

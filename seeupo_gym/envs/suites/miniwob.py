@@ -6,17 +6,11 @@ import contextlib
 import importlib
 import json
 import re
-import string
 import time
-import warnings
 from typing import Any
-
-import gymnasium as gym
-from gymnasium import spaces
 
 from seeupo_gym.envs.suites.miniwob_browser import (
     Browser,
-    BrowserCrashError,
     Element,
     find_programs,
     html_folder,
@@ -24,9 +18,7 @@ from seeupo_gym.envs.suites.miniwob_browser import (
     quote,
     read_elements,
 )
-from seeupo_gym.envs.task import HELD_OUT_SEED
-
-MAX_TEXT_LENGTH = 20_000
+from seeupo_gym.envs.suites.text_suite import TextSuiteEnv, check_choice, check_count
 
 # Keys are sent one by one.
 MAX_TYPED = 256
@@ -35,7 +27,7 @@ _CLICK = re.compile(r"click \[([0-9]{1,9})\].*", re.DOTALL | re.IGNORECASE)
 _TYPE = re.compile(r'type ("(?:[^"\\]|\\.)*") into \[([0-9]{1,9})\].*', re.DOTALL | re.IGNORECASE)
 
 
-class MiniWoBEnv(gym.Env[str, str]):
+class MiniWoBEnv(TextSuiteEnv):
     """
     Tasks of MiniWoB++ (``miniwob``, MIT): click, type and find things on small web pages, in a headless Chromium.
 
@@ -97,8 +89,6 @@ class MiniWoBEnv(gym.Env[str, str]):
     * v0: initial version, miniwob 1.1.0
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it mutable)
-
     def __init__(
         self,
         task: str = "click-test",
@@ -109,96 +99,45 @@ class MiniWoBEnv(gym.Env[str, str]):
     ) -> None:
         tasks = sorted(page.stem for page in (html_folder() / "miniwob").glob("*.html"))
         find_programs()
-        if task not in tasks:
-            raise ValueError(f"task must be one of {', '.join(tasks)}, got {task!r}")
-        if not isinstance(turns, int) or turns < 1:
-            raise ValueError(f"turns must be an integer of at least 1, got {turns!r}")
-        if data_mode not in ("train", "test"):
-            raise ValueError(f"data_mode must be 'train' or 'test', got {data_mode!r}")
-        if not isinstance(wait_ms, int) or wait_ms < 0:
-            raise ValueError(f"wait_ms must be an integer of at least 0, got {wait_ms!r}")
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            # A TypeError, as SB3's make_vec_env expects (see TaskEnv).
-            raise TypeError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
+        check_choice("task", task, tasks)
+        check_choice("data_mode", data_mode, ("train", "test"))
+        check_count("wait_ms", wait_ms, least=0)
+        super().__init__(turns, render_mode)
         self.task, self.data_mode, self.wait_ms = task, data_mode, wait_ms
-        self.max_turns = turns
-        self.render_mode = render_mode
-        self.observation_space = spaces.Text(MAX_TEXT_LENGTH, min_length=0, charset=string.printable)
-        self.action_space = spaces.Text(MAX_TEXT_LENGTH, min_length=0, charset=string.printable)
         self._browser: Browser | None = None
-        self._crashes = 0
-        self._running = False
-        self._transcript: list[str] = []
 
     def __getstate__(self) -> dict[str, Any]:
         # The browser stays where it was started: a copy has none, and no episode.
         return {**self.__dict__, "_browser": None, "_running": False}
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """
-        Start an episode, and the browser if it does not run.
+    def _begin(self, seed: int) -> tuple[str, dict[str, Any]]:
+        if self._browser is None:
+            self._browser = Browser()
+        self._take_in(self._browser.begin(self.task, seed, self.data_mode))
+        return self._text(), self._info()
 
-        :param seed: seed of the task
-        :param options: must be empty
-        :raises ValueError: for an option, as there are none
-        :raises RuntimeError: if the browser does not start, or died twice in a row
-        """
-        super().reset(seed=seed)
-        if options:
-            raise ValueError(f"{type(self).__name__} has no reset options, got {sorted(options)}")
-        if seed is None:
-            seed = int(self.np_random.integers(HELD_OUT_SEED))
-        self._running = False
-        self._take_in(self._begin(seed))
-        self._running = True
-        self._turn = 0
-        text = self._text()
-        self._transcript = [text]
-        return text, self._info()
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """
-        Take one turn.
-
-        :param action: what to do
-        :raises ValueError: if it is not text
-        :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
-        """
-        if not isinstance(action, str):
-            raise ValueError(f"an action must be a str, got {type(action).__name__}")
-        if not self._running or self._browser is None:
-            raise gym.error.ResetNeeded("the episode is over (or never began): call reset() before step()")
-        self._turn += 1
-        command = self._parse(action)
-        try:
-            if command is not None:
-                self._browser.act(*command)
-                time.sleep(self.wait_ms / 1000)
-            page = self._browser.read(time_is_up=self._turn >= self.max_turns)
-        except BrowserCrashError as error:
-            self._running = False
-            self._note_crash(error)
-            return printable(str(error)), 0.0, False, True, {**self._info(), "crashed": True, "is_success": False}
+    def _play(self, message: str) -> tuple[str, float, bool, dict[str, Any]]:
+        assert self._browser is not None
+        command = self._parse(message)
+        if command is not None:
+            self._browser.act(*command)
+            time.sleep(self.wait_ms / 1000)
+        page = self._browser.read(time_is_up=self._is_last_turn)
         self._take_in(page)
-        done = bool(page["done"])
-        reward = float(page["reward"]) if done else 0.0
         info = {**self._info(), "malformed": command is None}
+        if page["done"]:
+            reward = float(page["reward"])
+            # The page is covered now: there is nothing to do on it.
+            info.update(is_success=reward >= 1, admissible_commands=[], page="")
+            return f"The episode is over, with reward {reward:g}.", reward, True, info
         text = self._text()
         if command is None:
             text = f'Nothing was understood: write click [5] or type "some text" into [5], with a number below.\n{text}'
-        if done:
-            # The page is covered now: there is nothing to do on it.
-            info.update(is_success=reward >= 1, admissible_commands=[], page="")
-            text = f"The episode is over, with reward {reward:g}."
-            self._crashes = 0
-        self._running = not done
-        if self.render_mode == "ansi":
-            self._transcript.append(f"> {printable(action[:MAX_TEXT_LENGTH])}\n{text}")
-        return text, reward, done, False, info
+        return text, 0.0, False, info
 
     def _parse(self, message: str) -> tuple[int, str | None] | None:
         """Find the element that a message is about and the text to type, if any."""
-        message = message[:MAX_TEXT_LENGTH].strip()
+        message = message[: self.max_message].strip()
         typed: str | None = None
         if match := _TYPE.fullmatch(message):
             try:
@@ -213,24 +152,7 @@ class MiniWoBEnv(gym.Env[str, str]):
         ref = int(match[match.lastindex or 1])
         return (ref, typed) if ref and any(element.ref == ref for element in self._elements) else None
 
-    def _begin(self, seed: int) -> dict[str, Any]:
-        """Start the task in the browser; a dead one is replaced once."""
-        while True:
-            if self._browser is None:
-                self._browser = Browser()
-            try:
-                return self._browser.begin(self.task, seed, self.data_mode)
-            except BrowserCrashError as error:
-                self._note_crash(error)
-
-    def _note_crash(self, error: BrowserCrashError) -> None:
-        self._stop_browser()
-        self._crashes += 1
-        if self._crashes > 1:
-            raise RuntimeError(f"{error}, for the second time: it is not started again") from error
-        warnings.warn(f"{error}; it is started again", RuntimeWarning, stacklevel=3)
-
-    def _stop_browser(self) -> None:
+    def _clean_up(self) -> None:
         if self._browser is not None:
             self._browser.stop()
             self._browser = None
@@ -247,10 +169,13 @@ class MiniWoBEnv(gym.Env[str, str]):
 
     def _text(self) -> str:
         """What the player reads."""
-        return f"Task: {printable(self._utterance)}\n{self._page()}"[:MAX_TEXT_LENGTH]
+        return f"Task: {printable(self._utterance)}\n{self._page()}"
 
     def _page(self) -> str:
         return "\n".join(map(str, self._elements))
+
+    def _crash_info(self) -> dict[str, Any]:
+        return self._info()
 
     def _info(self) -> dict[str, Any]:
         commands = {f"click {element.title}" for element in self._elements if element.ref}
@@ -266,11 +191,7 @@ class MiniWoBEnv(gym.Env[str, str]):
             "page": self._page(),
         }
 
-    def render(self) -> str | None:
-        """Return the transcript so far (``render_mode="ansi"``), else None."""
-        return "\n".join(self._transcript) if self.render_mode == "ansi" else None
-
     def close(self) -> None:
         """End the browser; a later reset starts another."""
         self._running = False
-        self._stop_browser()
+        self._clean_up()

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from seeupo_gym.envs.suites.text_suite import CrashError
+
 # Seconds that the browser may take for one answer.
 TIMEOUT = 60.0
 
@@ -61,10 +63,6 @@ return (async () => {
           done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL, dom: core.getDOMInfo()};
 })();
 """
-
-
-class BrowserCrashError(RuntimeError):
-    """The browser died, or did not answer in time."""
 
 
 class Element(NamedTuple):
@@ -237,13 +235,13 @@ class Browser:
         except self._js_error:
             raise  # the browser is well
         except self._errors as error:
-            raise BrowserCrashError(f"the browser of MiniWoB++ died or hangs ({_first_line(error)})") from error
+            raise CrashError(f"the browser of MiniWoB++ died or hangs ({_first_line(error)})") from error
 
     def begin(self, task: str, seed: int, data_mode: str) -> dict[str, Any]:
         """
         Load a page anew, as some keep things from one episode to the next, and start an episode.
 
-        :raises BrowserCrashError: if the browser is dead or hangs
+        :raises CrashError: if the browser is dead or hangs
         """
         self._call(self._driver.get, f"{(self._html / 'miniwob' / task).as_uri()}.html")
         self._call(self._driver.execute_script, _START, str(seed), data_mode)
@@ -255,7 +253,7 @@ class Browser:
 
         :param ref: the element
         :param text: what to type, or None
-        :raises BrowserCrashError: if the browser is dead or hangs
+        :raises CrashError: if the browser is dead or hangs
         """
         self._call(self._driver.execute_script, _CLICK, ref)
         if text is not None:
@@ -267,7 +265,7 @@ class Browser:
 
         :param time_is_up: end the episode as the suite does it when its time is up, unless it is over already
         :return: ``utterance``, ``fields``, ``done``, ``reward`` and ``dom``
-        :raises BrowserCrashError: if the browser is dead or hangs
+        :raises CrashError: if the browser is dead or hangs
         """
         page: dict[str, Any] = self._call(self._driver.execute_script, _READ, time_is_up)
         return page

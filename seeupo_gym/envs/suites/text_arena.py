@@ -8,13 +8,9 @@ import re
 import string
 from typing import Any, NamedTuple
 
-import gymnasium as gym
-from gymnasium import spaces
-
 from seeupo_gym.envs.suites.own_randomness import OwnRandomness
-from seeupo_gym.envs.task import HELD_OUT_SEED, MAX_SEED
+from seeupo_gym.envs.suites.text_suite import TextSuiteEnv, check_choice, check_count
 
-MAX_TEXT_LENGTH = 20_000
 # A move is looked for in this many characters from the end of a message: some patterns of the games are slow.
 READ_LENGTH = 1_000
 _MOVE = re.compile(r"\[[^\[\]]*\]")
@@ -68,7 +64,7 @@ def load_textarena() -> Any:
         raise ImportError(INSTALL, name="textarena") from error
 
 
-class TextArenaEnv(gym.Env[str, str]):
+class TextArenaEnv(TextSuiteEnv):
     """
     One of ten single-player games of TextArena, read and written.
 
@@ -139,7 +135,8 @@ class TextArenaEnv(gym.Env[str, str]):
     - v0: first version.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it mutable)
+    # Blackjack shows the suits of cards, and Secretary a cracker.
+    charset = string.printable + "♠♥♦♣🎉"
 
     def __init__(
         self,
@@ -148,99 +145,53 @@ class TextArenaEnv(gym.Env[str, str]):
         turns: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        if game not in GAMES:
-            raise ValueError(f"game must be one of {list(GAMES)}, got {game!r}")
+        check_choice("game", game, GAMES)
         levels = GAMES[game].levels
         if level is None:
             level = next(iter(levels))
-        if level not in levels:
-            raise ValueError(f"level of {game} must be one of {list(levels)}, got {level!r}")
+        check_choice(f"level of {game}", level, levels)
         # Beyond its own limit a game may fail: GuessTheNumber does at a message without a number.
-        if turns is not None and (type(turns) is not int or not 1 <= turns <= levels[level]):
-            raise ValueError(f"turns must be None or an integer from 1 to {levels[level]}, got {turns!r}")
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            # A TypeError, as SB3's make_vec_env expects (see TaskEnv).
-            raise TypeError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
+        if turns is not None:
+            check_count("turns", turns, most=levels[level])
+        super().__init__(levels[level] if turns is None else turns, render_mode)
         self._randomness = OwnRandomness()
         with self._randomness:
             load_textarena()
         self._game = game
         # Without TextArena's wrappers: they keep the texts of earlier episodes.
         self._id = f"{game}-v0-{level}-raw".replace("-default", "")
-        self.max_turns = levels[level] if turns is None else turns
-        self.render_mode = render_mode
-        # Blackjack shows the suits of cards, and Secretary a cracker.
-        self.observation_space = spaces.Text(MAX_TEXT_LENGTH, min_length=0, charset=string.printable + "♠♥♦♣🎉")
-        self.action_space = spaces.Text(MAX_TEXT_LENGTH, min_length=0, charset=string.printable)
         self.game: Any = None
-        self._transcript: list[str] = []
-        self._running = False
 
     def __getstate__(self) -> dict[str, Any]:
         # Some games cannot be copied: Secretary would draw from a generator of its own.
         return {**self.__dict__, "game": None, "_running": False}
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """
-        Start an episode.
-
-        :param seed: fixes the task; later resets without one draw theirs from ``np_random``, below 2**31
-        :param options: must be empty
-        :raises ValueError: for a seed over 2**63 - 1 or an option, as there are none
-        """
-        super().reset(seed=seed)
-        if options:
-            raise ValueError(f"{type(self).__name__} has no reset options, got {sorted(options)}")
-        if seed is None:
-            seed = int(self.np_random.integers(HELD_OUT_SEED))
-        if seed > MAX_SEED:
-            raise ValueError(f"seed must be at most 2**63 - 1, got {seed}")
+    def _begin(self, seed: int) -> tuple[str, dict[str, Any]]:
         with self._randomness:
             self.game = load_textarena().make(self._id)
-            seeds = itertools.count(int(seed), MAX_SEED)
+            seeds = itertools.count(seed, self.max_seed)
             # LightsOut divides by the number of lights on; once in some thousand seeds there are none.
             while not self._start(next(seeds)):
                 pass
-        self._turns, self._running = 0, True
         form = (
             f"The format of a move: {GAMES[self._game].move}. The last one of a message counts; a message without one "
             f"is an invalid move. At most {self.max_turns} turns."
         )
         rules, *rest = self._read()
-        opening = "\n".join([rules, form, *rest])
-        self._transcript = [opening]
-        return opening, {}
+        return "\n".join([rules, form, *rest]), {}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """
-        Take one turn.
-
-        :param action: what the agent writes
-        :raises ValueError: if it is not text
-        :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
-        """
-        if not isinstance(action, str):
-            raise ValueError(f"a message must be a str, got {type(action).__name__}")
-        if not self._running:
-            raise gym.error.ResetNeeded("the episode is over (or never began): call reset() before step()")
+    def _play(self, message: str) -> tuple[str, float, bool, dict[str, Any]]:
         # Other digits than those of ASCII are digits to the games, and they would repeat them.
-        moves = _MOVE.findall(action[-READ_LENGTH:].encode("ascii", "replace").decode())
+        moves = _MOVE.findall(message[-READ_LENGTH:].encode("ascii", "replace").decode())
         move = moves[-1] if moves else ""
         with self._randomness:
             over, _ = self.game.step(move)
-        self._turns += 1
         shown = self._read()
-        reward, outcome = 0.0, {}
-        done = bool(over) or self._turns >= self.max_turns
-        if done:
-            reward, reason = self._result(move) if over else self._share()
-            outcome = {"is_success": self._is_success(reason), "reason": reason}
-            shown.append(reason)
-        self._running = not done
-        text = "\n".join(shown)
-        if self.render_mode == "ansi":
-            self._transcript.append(f"Agent: {action}\n{text}")
-        return text, reward, done, False, outcome
+        done = bool(over) or self._is_last_turn
+        if not done:
+            return "\n".join(shown), 0.0, False, {}
+        reward, reason = self._result(move) if over else self._share()
+        return "\n".join([*shown, reason]), reward, True, {"is_success": self._is_success(reason), "reason": reason}
 
     def _start(self, seed: int) -> bool:
         try:
@@ -275,7 +226,3 @@ class TextArenaEnv(gym.Env[str, str]):
             results = self.game.state.game_state["results_summary"]
             return reason.startswith("The game has concluded") and bool(results["win"] > results["lose"])
         return GAMES[self._game].won in reason
-
-    def render(self) -> str | None:
-        """Return the transcript so far (``render_mode="ansi"``), else None."""
-        return "\n".join(self._transcript) if self.render_mode == "ansi" else None

@@ -5,26 +5,20 @@ from __future__ import annotations
 import importlib
 import re
 import shutil
-import string
 import subprocess
-import warnings
 import weakref
 from typing import Any
 
-import gymnasium as gym
-from gymnasium import spaces
-
-MAX_TEXT_LENGTH = 20_000
+from seeupo_gym.envs.suites.text_suite import CrashError, TextSuiteEnv, check_choice, check_count
 
 # The suite's own folds: each has so many games, numbered from here on.
 FOLD_STARTS = {"train": 0, "dev": 10_000, "test": 20_000}
 FOLD_SIZE = 1_000
 
+# Seconds that Java may take for one answer.
+TIMEOUT = 60.0
+
 _PARAMS = re.compile(r"\s*(\w+\s*=\s*-?\d+\s*(,\s*\w+\s*=\s*-?\d+\s*)*)?")
-
-
-class JavaCrashError(RuntimeError):
-    """The Java process did not start, or died."""
 
 
 def _import_package() -> Any:
@@ -56,9 +50,9 @@ def _params_text(params: str | dict[str, int]) -> str:
 
 def _stop(server: Any) -> None:
     """End a Java process and free the Python end, whatever state they are in."""
+    process = server._gateway.java_process
     server._gateway.shutdown()
     server._obj_tree_tempfile.close()
-    process = server._gateway.java_process
     try:
         # Java's side leaves when its input ends.
         process.stdin.close()
@@ -77,21 +71,29 @@ class JavaProcess:
     :param params: its parameters, in the suite's notation
     :param turns: the suite's step limit
     :raises ValueError: if the game refuses the parameters
-    :raises JavaCrashError: if Java does not start
+    :raises CrashError: if Java does not start
     """
 
     def __init__(self, game: str, params: str, turns: int) -> None:
         package = _import_package()
         _check_java()
-        self._errors = (importlib.import_module("py4j.protocol").Py4JError, OSError)
+        protocol = importlib.import_module("py4j.protocol")
+        self._errors, self._game_error = (protocol.Py4JError, OSError), protocol.Py4JJavaError
         # The suite's finaliser talks to the Java process, alive or not: weakref.finalize takes its place.
         server_class = type("Server", (package.TextWorldExpressEnv,), {"__del__": lambda self: None})
         try:
             self._server = server_class(envStepLimit=turns)
         except Exception as error:  # py4j raises whatever reading a port from a dead process gives
-            raise JavaCrashError(f"Java did not start TextWorldExpress ({type(error).__name__}: {error})") from error
+            raise CrashError(
+                f"Java did not start TextWorldExpress ({type(error).__name__}: {error}): does `java -version` say 17 "
+                "or more?"
+            ) from error
+        # Connections are made with the limit of that time: those without one are closed.
+        self._server._gateway.gateway_parameters.read_timeout = TIMEOUT
+        self._server._gateway._gateway_client.close()
         self.stop = weakref.finalize(self, _stop, self._server)
-        self.pid: int = self._server._gateway.java_process.pid
+        self._process = self._server._gateway.java_process
+        self.pid: int = self._process.pid
         try:
             self.call("load", game, params)
         except Exception:
@@ -102,19 +104,22 @@ class JavaProcess:
         """
         Call a method of the suite's environment.
 
-        :raises JavaCrashError: if the Java process is dead
+        :raises CrashError: if the Java process is dead, or hangs
         """
         try:
             return getattr(self._server, method)(*args, **kwargs)
+        except self._game_error:
+            raise  # Java itself is well
         except self._errors as error:
             try:
-                status = self._server._gateway.java_process.wait(timeout=2)
+                status = self._process.wait(timeout=2)
             except subprocess.TimeoutExpired:
-                raise error from None  # an exception inside the game; Java itself is well
-            raise JavaCrashError(f"the Java process of TextWorldExpress died (exit status {status})") from error
+                self._process.kill()
+                raise CrashError("the Java process of TextWorldExpress hangs") from error
+            raise CrashError(f"the Java process of TextWorldExpress died (exit status {status})") from error
 
 
-class TextWorldExpressEnv(gym.Env[str, str]):
+class TextWorldExpressEnv(TextSuiteEnv):
     """
     Eight text games of TextWorldExpress (``textworld-express``, Apache-2.0), in its own Java process.
 
@@ -150,9 +155,9 @@ class TextWorldExpressEnv(gym.Env[str, str]):
     ## Episode End
 
     The episode terminates when the game is won (``info["is_success"]``) or lost, or after ``turns`` turns. If the
-    Java process dies, the episode is truncated, with reward 0 and ``info["crashed"]``: leave it out of what is
-    learned from. A RuntimeWarning tells of it, and the next reset starts Java again; a second crash before an episode
-    ended regularly is a RuntimeError.
+    Java process dies or does not answer for a minute, the episode is truncated, with reward 0 and ``info["crashed"]``:
+    leave it out of what is learned from. A RuntimeWarning tells of it, and the next reset starts Java again; a second
+    crash before an episode ended regularly is a RuntimeError.
 
     ## Arguments
 
@@ -173,8 +178,6 @@ class TextWorldExpressEnv(gym.Env[str, str]):
     * v0: initial version, textworld-express 1.1.0
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it mutable)
-
     def __init__(
         self,
         game: str = "coin",
@@ -187,115 +190,53 @@ class TextWorldExpressEnv(gym.Env[str, str]):
     ) -> None:
         games = _import_package().GAME_NAMES
         _check_java()
-        for name, value, known in (
-            ("game", game, games),
-            ("fold", fold, FOLD_STARTS),
-            ("reward", reward, ("final", "delta")),
-        ):
-            if value not in tuple(known):
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
-        if not isinstance(turns, int) or turns < 1:
-            raise ValueError(f"turns must be an integer of at least 1, got {turns!r}")
-        if not isinstance(n_games, int) or not 1 <= n_games <= FOLD_SIZE:
-            raise ValueError(f"n_games must be an integer from 1 to {FOLD_SIZE}, got {n_games!r}")
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            # A TypeError, as SB3's make_vec_env expects (see TaskEnv).
-            raise TypeError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
+        check_choice("game", game, games)
+        check_choice("fold", fold, FOLD_STARTS)
+        check_choice("reward", reward, ("final", "delta"))
+        check_count("n_games", n_games, most=FOLD_SIZE)
+        super().__init__(turns, render_mode)
         self.game, self.fold, self.reward = game, fold, reward
         self.params = _params_text(params)
-        self.max_turns = turns
         self.n_games = n_games
-        self.render_mode = render_mode
-        self.observation_space = spaces.Text(MAX_TEXT_LENGTH, min_length=0, charset=string.printable)
-        self.action_space = spaces.Text(MAX_TEXT_LENGTH, min_length=0, charset=string.printable)
         self._java: JavaProcess | None = None
-        self._crashes = 0
-        self._running = False
-        self._transcript: list[str] = []
 
     def __getstate__(self) -> dict[str, Any]:
         # The process stays where it was started: a copy has none, and no episode.
         return {**self.__dict__, "_java": None, "_running": False}
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """
-        Start an episode, and Java if it does not run.
-
-        :param seed: selects the game
-        :param options: must be empty
-        :raises ValueError: for an option, as there are none, or if the game refuses ``params``
-        """
-        super().reset(seed=seed)
-        if options:
-            raise ValueError(f"{type(self).__name__} has no reset options, got {sorted(options)}")
-        number = (int(self.np_random.integers(self.n_games)) if seed is None else seed) % self.n_games
-        self._game_seed = FOLD_STARTS[self.fold] + number
-        self._running = False
-        self._state = self._begin(gold=False)
-        self._running = True
+    def _begin(self, seed: int) -> tuple[str, dict[str, Any]]:
+        self._game_seed = FOLD_STARTS[self.fold] + seed % self.n_games
+        self._state = self._load(gold=False)
         self._actions: list[str] = []
         self._gold: list[str] | None = None
-        text = f"{self._state['taskDescription'].strip()}\n{self._text()}"
-        self._transcript = [text]
-        return text, self._info()
+        return f"{self._state['taskDescription'].strip()}\n{self._text()}", self._info()
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """
-        Take one turn.
-
-        :param action: the command
-        :raises ValueError: if it is not text
-        :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
-        """
-        if not isinstance(action, str):
-            raise ValueError(f"a command must be a str, got {type(action).__name__}")
-        if not self._running or self._java is None:
-            raise gym.error.ResetNeeded("the episode is over (or never began): call reset() before step()")
+    def _play(self, message: str) -> tuple[str, float, bool, dict[str, Any]]:
+        assert self._java is not None
         # The games know ASCII only; what the protocol could not carry becomes a question mark.
-        command = action[:MAX_TEXT_LENGTH].encode("ascii", "replace").decode().strip()
+        command = message[: self.max_message].encode("ascii", "replace").decode().strip()
         malformed = command not in self._state["validActions"]
         self._actions.append(command)
         before = self._state["score"] if len(self._actions) > 1 else 0.0
-        try:
-            self._state = dict(self._java.call("step", command)[-1])
-            if command == "help":  # the suite answers it with the task and the state before
-                self._state["observation"] = self._state["taskDescription"]
-        except JavaCrashError as error:
-            self._running = False
-            self._note_crash(error)
-            return str(error), 0.0, False, True, {**self._info(), "crashed": True, "is_success": False}
-        done = self._state["done"] or len(self._actions) >= self.max_turns
+        self._state = dict(self._java.call("step", command)[-1])
+        if command == "help":  # the suite answers it with the task and the state before
+            self._state["observation"] = self._state["taskDescription"]
+        done = self._state["done"] or self._is_last_turn
         score = float(self._state["score"])
         reward = score - before if self.reward == "delta" else score * done
         info = {**self._info(), "malformed": malformed}
         if done:
             info["is_success"] = bool(self._state["tasksuccess"])
-            self._crashes = 0
-        self._running = not done
-        text = self._text()
-        if self.render_mode == "ansi":
-            self._transcript.append(f"> {command}\n{text}")
-        return text, reward, done, False, info
+        return self._text(), reward, done, info
 
-    def _begin(self, gold: bool) -> dict[str, Any]:
-        """Start the game in Java; a dead process is replaced once."""
-        while True:
-            try:
-                if self._java is None:
-                    self._java = JavaProcess(self.game, self.params, self.max_turns)
-                _, state = self._java.call("reset", self._game_seed, self.fold, generateGoldPath=gold)
-                return dict(state)
-            except JavaCrashError as error:
-                self._note_crash(error)
+    def _load(self, gold: bool) -> dict[str, Any]:
+        """Start the game, and Java if it does not run."""
+        if self._java is None:
+            self._java = JavaProcess(self.game, self.params, self.max_turns)
+        _, state = self._java.call("reset", self._game_seed, self.fold, generateGoldPath=gold)
+        return dict(state)
 
-    def _note_crash(self, error: JavaCrashError) -> None:
-        self._stop_java()
-        self._crashes += 1
-        if self._crashes > 1:
-            raise RuntimeError(f"{error}, for the second time: it is not started again") from error
-        warnings.warn(f"{error}; it is started again", RuntimeWarning, stacklevel=3)
-
-    def _stop_java(self) -> None:
+    def _clean_up(self) -> None:
         if self._java is not None:
             self._java.stop()
             self._java = None
@@ -306,6 +247,9 @@ class TextWorldExpressEnv(gym.Env[str, str]):
         parts = [state["observation"].strip()]
         parts += [text for key in ("look", "inventory") if (text := state[key].strip()) and text not in parts]
         return "\n".join([*parts, f"Commands: {'; '.join(sorted(state['validActions']))}"])
+
+    def _crash_info(self) -> dict[str, Any]:
+        return self._info()
 
     def _info(self) -> dict[str, Any]:
         state = self._state
@@ -323,11 +267,11 @@ class TextWorldExpressEnv(gym.Env[str, str]):
         :raises RuntimeError: if the episode has left the gold path, as the suite has no expert elsewhere
         :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
         """
-        if not self._running or self._java is None:
-            raise gym.error.ResetNeeded("the episode is over (or never began): call reset() before expert_message()")
+        self._need_episode("expert_message()")
+        assert self._java is not None
         if self._gold is None:
             # It costs many times a plain reset, so the game is made again with it, up to here, when somebody asks.
-            self._begin(gold=True)
+            self._load(gold=True)
             self._gold = self._java.call("getGoldActionSequence")
             for command in self._actions:
                 self._java.call("step", command)
@@ -336,11 +280,7 @@ class TextWorldExpressEnv(gym.Env[str, str]):
             raise RuntimeError("the episode has left the suite's gold path: there is no expert's command from here")
         return self._gold[turn]
 
-    def render(self) -> str | None:
-        """Return the transcript so far (``render_mode="ansi"``), else None."""
-        return "\n".join(self._transcript) if self.render_mode == "ansi" else None
-
     def close(self) -> None:
         """End the Java process; a later reset starts another."""
         self._running = False
-        self._stop_java()
+        self._clean_up()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,6 +19,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
+from seeupo_gym.agents.language.adapters import activate, adapter_parameters, add_adapters, merged
 from seeupo_gym.agents.language.chat import ChatView, make_chat_vec, text_env
 from seeupo_gym.agents.language.generation import (
     PAD,
@@ -170,7 +169,7 @@ class CausalLMPolicy(TurnPolicy):
             # The older of the two names goes away in transformers 6.
             enable = getattr(network, "activation_checkpointing_enable", network.gradient_checkpointing_enable)
             enable({"use_reentrant": False})
-        self.network = network if lora is None else _with_adapters(network, n_turns, lora)
+        self.network = network if lora is None else add_adapters(network, n_turns, lora)
         groups = [{"params": list(self._adapter_parameters(index).values())} for index in range(n_turns)]
         self.optimizer = self.optimizer_class(groups, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
         self._reference: Any = None
@@ -233,17 +232,12 @@ class CausalLMPolicy(TurnPolicy):
         """What is trained of one policy, by name."""
         if self.lora is None:
             return dict(self.network.named_parameters())
-        marker = f".{_adapter(index)}."
-        return {name: param for name, param in self.network.named_parameters() if marker in f"{name}."}
+        return adapter_parameters(self.network, index)
 
     def _activate(self, turn: int) -> None:
-        if self.lora is None or self.n_turns == 1:
-            return
-        self.network.set_adapter(_adapter(self.network_index(turn)))
-        # peft freezes the other adapters, and with them gradients of turns that are updated together.
-        for group in self.optimizer.param_groups:
-            for param in group["params"]:
-                param.requires_grad_(True)
+        if self.n_turns > 1:
+            trained = [param for group in self.optimizer.param_groups for param in group["params"]]
+            activate(self.network, self.network_index(turn), trained)
 
     def _autocast(self) -> th.autocast:
         """Mixed precision where float32 weights are trained; under LoRA the weights have their type already."""
@@ -413,11 +407,7 @@ class CausalLMPolicy(TurnPolicy):
         :param path: the folder
         :param turn: which turn's policy, where each has an adapter
         """
-        network = self.network
-        if self.lora is not None:
-            network = deepcopy(self.network)
-            network.set_adapter(_adapter(self.network_index(turn)))
-            network = network.merge_and_unload(adapter_names=[_adapter(self.network_index(turn))])
+        network = self.network if self.lora is None else merged(self.network, self.network_index(turn))
         network.save_pretrained(path)
         self.tokenizer.save_pretrained(path)
 
@@ -429,24 +419,6 @@ def _chat_arguments(policy_kwargs: dict[str, Any]) -> dict[str, Any]:
     names = ("model", "max_context", "max_new_tokens", "chat_template")
     defaults = {name: signature(CausalLMPolicy).parameters[name].default for name in names}
     return {**{name: policy_kwargs.get(name, defaults[name]) for name in names}, **(policy_kwargs.get("chat") or {})}
-
-
-def _adapter(index: int) -> str:
-    return f"turn_{index:02d}"
-
-
-def _with_adapters(network: Any, n_turns: int, lora: dict[str, Any]) -> Any:
-    peft = require_llm("peft")
-    if lora.get("lora_dropout", 0.0) != 0.0:
-        raise ValueError("lora_dropout must be 0: importance ratios have to be 1 before an update")
-    config = peft.LoraConfig(**{"task_type": "CAUSAL_LM", "target_modules": "all-linear", **lora})
-    with warnings.catch_warnings():
-        # peft asks transformers for attributes under their old names.
-        warnings.simplefilter("ignore", FutureWarning)
-        adapted = peft.get_peft_model(network, config, adapter_name=_adapter(0))
-        for index in range(1, n_turns):
-            adapted.add_adapter(_adapter(index), config)
-    return adapted
 
 
 def _check_spaces(

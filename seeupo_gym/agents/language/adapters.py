@@ -1,0 +1,71 @@
+"""LoRA adapters, one for each policy, on one language model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any
+
+import torch as th
+
+from seeupo_gym.agents.language.loading import require_llm
+
+
+def _name(index: int) -> str:
+    return f"turn_{index:02d}"
+
+
+def add_adapters(network: Any, n_adapters: int, lora: dict[str, Any]) -> Any:
+    """
+    Put adapters into a model; what was there is frozen.
+
+    :param network: a causal language model of transformers
+    :param n_adapters: how many
+    :param lora: arguments of ``peft.LoraConfig``
+    :return: peft's wrapper of the model
+    :raises ValueError: for dropout
+    """
+    peft = require_llm("peft")
+    if lora.get("lora_dropout", 0.0) != 0.0:
+        raise ValueError("lora_dropout must be 0: importance ratios have to be 1 before an update")
+    config = peft.LoraConfig(**{"task_type": "CAUSAL_LM", "target_modules": "all-linear", **lora})
+    with warnings.catch_warnings():
+        # peft asks transformers for attributes under their old names.
+        warnings.simplefilter("ignore", FutureWarning)
+        adapted = peft.get_peft_model(network, config, adapter_name=_name(0))
+        for index in range(1, n_adapters):
+            adapted.add_adapter(_name(index), config)
+    return adapted
+
+
+def adapter_parameters(network: Any, index: int) -> dict[str, th.nn.Parameter]:
+    """Weights of one adapter, by name."""
+    marker = f".{_name(index)}."
+    return {name: param for name, param in network.named_parameters() if marker in f"{name}."}
+
+
+def activate(network: Any, index: int, trained: Iterable[th.nn.Parameter]) -> None:
+    """
+    Use one adapter from now on.
+
+    :param network: peft's wrapper
+    :param index: which one
+    :param trained: weights of all adapters
+    """
+    network.set_adapter(_name(index))
+    # peft freezes the other adapters, and with them gradients of turns that are updated together.
+    for param in trained:
+        param.requires_grad_(True)
+
+
+def merged(network: Any, index: int) -> Any:
+    """
+    Make a plain model whose weights contain one adapter.
+
+    :param network: peft's wrapper, which stays as it is
+    :param index: which adapter
+    """
+    network = deepcopy(network)
+    network.set_adapter(_name(index))
+    return network.merge_and_unload(adapter_names=[_name(index)])

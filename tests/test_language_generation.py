@@ -23,18 +23,21 @@ from seeupo_gym.agents.language.generation import (  # noqa: E402
 VOCAB, STOP, WIDTH, NEW = 11, 1, 9, 4
 
 
+SIZES = {
+    "vocab_size": VOCAB + 2,  # more rows than the tokenizer has tokens, as real models have
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 32,
+    "initializer_range": 0.7,
+}
+
+
 @pytest.fixture(scope="module")
 def network():
-    config = transformers.LlamaConfig(
-        vocab_size=VOCAB + 2,  # more rows than the tokenizer has tokens, as real models have
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=32,
-        initializer_range=0.7,
-    )
+    config = transformers.LlamaConfig(**SIZES)
     with th.random.fork_rng():
         th.manual_seed(3)
         return transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
@@ -80,6 +83,35 @@ def test_sampled_log_probabilities_are_those_of_plain_forward_passes(network, te
         np.testing.assert_allclose(again[i, : lengths[i]], plain, atol=1e-4)
     th.testing.assert_close(again, messages.log_probs, atol=1e-4, rtol=0)
     assert entropy.shape == (8,)
+
+
+GPT2_SIZES = {"vocab_size": VOCAB + 2, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}
+FAMILIES = {
+    "Qwen2": SIZES,
+    "Qwen3": {**SIZES, "head_dim": 8},
+    # Attention over the last four tokens only, in all layers and in every other one.
+    "Mistral": {**SIZES, "sliding_window": 4},
+    "Gemma3Text": {**SIZES, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
+    "Mixtral": {**SIZES, "num_local_experts": 2, "num_experts_per_tok": 1},
+    # Learned positions, and none but distances.
+    "GPT2": {**GPT2_SIZES, "initializer_range": 0.7},
+    "Bloom": {"vocab_size": VOCAB + 2, "hidden_size": 16, "n_layer": 2, "n_head": 2, "initializer_range": 0.7},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_families_of_models(family):
+    config = getattr(transformers, f"{family}Config")(**FAMILIES[family], bos_token_id=None, eos_token_id=None)
+    with th.random.fork_rng():
+        th.manual_seed(3)
+        network = transformers.AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+    contexts = make_contexts()
+    messages = sample_messages(network, contexts, NEW, Decoding(VOCAB, [STOP]), th.Generator().manual_seed(0))
+    again, _ = message_log_probs(network, contexts, messages.tokens, Decoding(VOCAB, [STOP]))
+    for i in range(len(contexts)):
+        plain = plain_log_probs(network, contexts[i], messages.tokens[i])
+        np.testing.assert_allclose(messages.log_probs[i, : len(plain)], plain, atol=1e-4)
+        np.testing.assert_allclose(again[i, : len(plain)], plain, atol=1e-4)
 
 
 def test_entropy_by_hand(network):

@@ -180,6 +180,13 @@ def test_dropout_is_off(folder, tmp_path):
     assert context_limit(gpt2) == 32
 
 
+def test_a_recurrent_model_is_refused(tmp_path):
+    mamba = transformers.MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, state_size=4)
+    transformers.MambaForCausalLM(mamba).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"\(MambaForCausalLM\) has a recurrent state: use one with attention alone"):
+        load_model(tmp_path)
+
+
 def test_the_type_of_the_weights(folder):
     assert load_model(folder, "bfloat16").dtype == th.bfloat16
     with pytest.raises(ValueError, match="dtype must be one of 'float32', 'bfloat16', 'float16', got 'int8'"):

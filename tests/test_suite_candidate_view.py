@@ -105,6 +105,32 @@ def test_a_function_stands_in_for_the_hashed_features():
     check_env(env, skip_render_check=True)
 
 
+@pytest.mark.filterwarnings(
+    "ignore:.*different from the unwrapped version.*", "ignore:.*(in|max)imum value is.*infinity.*"
+)
+def test_a_sentence_embedding_model_stands_in_for_the_hashed_features(tmp_path):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    transformers = pytest.importorskip("transformers")
+    # A BERT without training: what it says is of no use, but it comes in the shape that real ones have.
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "take", "key", "open", "door", "look", "nothing"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    transformers.BertTokenizer(vocab=str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    config = transformers.BertConfig(
+        vocab_size=len(words), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    model = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu")
+    env = make(features=lambda texts: model.encode(texts, normalize_embeddings=True))
+    obs, info = env.reset(seed=0)
+    assert env.observation_space.contains(obs)
+    assert obs["candidates"].shape == (4, 16)
+    lengths = np.linalg.norm(obs["candidates"], axis=1)
+    np.testing.assert_allclose(lengths, [1, 1, 0, 0], rtol=1e-5)
+    for row, command in zip(obs["candidates"], info["admissible_commands"], strict=False):
+        np.testing.assert_allclose(row, model.encode(command, normalize_embeddings=True), rtol=1e-4, atol=1e-6)
+    check_env(env, skip_render_check=True)
+
+
 def test_mistakes_are_refused():
     env = make(n_candidates=2)
     env.reset(seed=0)

@@ -81,7 +81,8 @@ class MaskedEnv(gym.Env):
 def collect(model):
     """Run one iteration without an update and return the buffer."""
     _, callback = model._setup_learn(1, None)
-    assert model.collect_rollouts(model.env, callback, model.rollout_buffer)
+    # With the last argument of SB3's method, which changes nothing.
+    assert model.collect_rollouts(model.env, callback, model.rollout_buffer, n_rollout_steps=3)
     return model.rollout_buffer
 
 

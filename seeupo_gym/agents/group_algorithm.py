@@ -152,13 +152,20 @@ class GroupAlgorithm(BaseAlgorithm):
             if self.env is not None:
                 self.env.seed(seed)
 
-    def collect_rollouts(self, env: VecEnv, callback: BaseCallback, rollout_buffer: GroupRolloutBuffer) -> bool:
+    def collect_rollouts(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        rollout_buffer: GroupRolloutBuffer,
+        n_rollout_steps: int | None = None,
+    ) -> bool:
         """
         Collect ``n_groups * group_size`` whole episodes with the current policy.
 
         :param env: the training environment
         :param callback: called at every vector step
         :param rollout_buffer: filled with the episodes
+        :param n_rollout_steps: for callers that know SB3's method; whole episodes take as many steps as they take
         :return: False if the callback stopped training
         """
         return collect_groups(self, env, callback, rollout_buffer)

@@ -124,6 +124,27 @@ def test_entropy_by_hand(network):
     assert entropy.item() == pytest.approx(np.mean(of_tokens), abs=1e-5)
 
 
+def test_the_entropy_of_a_message_is_the_mean_of_its_own_tokens(network):
+    contexts, messages = th.tensor([[4, 5, -1], [4, 5, 7]]), th.tensor([[STOP, -1, -1], [6, 6, STOP]])
+    decoding = Decoding(VOCAB, [STOP])
+    _, together = message_log_probs(network, contexts, messages, decoding, with_entropy=True)
+    for i in range(2):
+        _, alone = message_log_probs(network, contexts[i : i + 1], messages[i : i + 1], decoding, with_entropy=True)
+        assert together[i].item() == pytest.approx(alone.item(), abs=1e-5)
+
+
+def test_each_of_several_stop_tokens_ends_a_message(network):
+    stops = [STOP, 4, 7]
+    contexts = make_contexts(64)
+    tokens = sample_messages(network, contexts, 8, Decoding(VOCAB, stops), th.Generator().manual_seed(0)).tokens
+    lengths = (tokens >= 0).sum(dim=1)
+    last = tokens.gather(1, (lengths - 1).unsqueeze(1)).squeeze(1)
+    assert set(stops) <= set(last.tolist())
+    for row, length in zip(tokens, lengths, strict=True):
+        assert not set(stops) & set(row[: length - 1].tolist())
+        assert length == 8 or int(row[length - 1]) in stops
+
+
 def test_samples_follow_the_distribution(network):
     """Frequencies of the first token against its probabilities, 3.3 standard deviations of 20,000 draws."""
     n = 20_000
@@ -270,6 +291,16 @@ def test_a_grammar_is_obeyed_and_normalised(network):
     firsts = th.tensor([[token, STOP] for token in range(0, VOCAB, 2)])
     log_probs, _ = message_log_probs(network, contexts[:1].expand(len(firsts), -1), firsts, decoding)
     assert log_probs[:, 0].exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_grammar_and_choices_have_both_to_allow_a_message(network):
+    n = 60
+    choices = th.tensor([[[2, 3, STOP], [2, 4, STOP], [6, STOP, -1], [5, STOP, -1]]]).expand(n, -1, -1)
+    contexts, decoding = make_contexts(n), Decoding(VOCAB, [STOP], 1.0, even_only)
+    messages = sample_messages(network, contexts, 3, decoding, th.Generator().manual_seed(0), choices)
+    assert {tuple(row) for row in messages.tokens.tolist()} == {(2, 4, STOP), (6, STOP, -1)}
+    again, _ = message_log_probs(network, contexts, messages.tokens, decoding, choices)
+    th.testing.assert_close(again, messages.log_probs, atol=1e-5, rtol=0)
 
 
 def test_all_messages_of_a_length_add_up_to_one(network):

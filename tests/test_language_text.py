@@ -335,6 +335,15 @@ def test_the_environments_own_errors_come_through(tokenizer):
         view.reset(options={"number": 3})
 
 
+def test_a_malformed_message_costs_what_it_is_set_to_cost(tokenizer):
+    def rewards(**settings):
+        view = ChatView(TextView(gym.make(GUESS, **SMALL)), tokenizer, 80, 4, **settings)
+        return [reward for _, reward, *_ in play(view, tokenizer, "north", "guess 3", "guess north")[1:]]
+
+    plain = rewards()
+    assert rewards(malformed_reward=-0.5) == [plain[0] - 0.5, plain[1], plain[2] - 0.5]
+
+
 def test_the_oldest_exchanges_are_left_out(tokenizer):
     # The first message takes 5 + 2 tokens, each exchange 1 + 2 and 6 + 2, and the role of the next message 1.
     first, reply = "one two three four five", "a b c d e f"
@@ -347,7 +356,10 @@ def test_the_oldest_exchanges_are_left_out(tokenizer):
         assert text_of(tokenizer, observation["context"]) == f"{start} {exchanges} <|assistant|>"
         assert info["dropped_exchanges"] == dropped
     assert len(results[-1][-1]["conversation"]) == 13
-    assert view.reset()[1]["dropped_exchanges"] == 0
+    # The next episode begins with all of its own.
+    (_, info), (observation, *_, told), *_ = play(view, tokenizer, "south")
+    assert info["dropped_exchanges"] == told["dropped_exchanges"] == 0
+    assert text_of(tokenizer, observation["context"]) == f"{start} <|assistant|> south <|end|> {end} <|assistant|>"
 
 
 def test_a_system_prompt_is_never_left_out(tokenizer):

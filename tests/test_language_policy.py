@@ -117,6 +117,19 @@ def test_recorded_log_probabilities_are_those_of_a_fresh_forward(make_model, lor
         assert batch.token_mask.any(dim=1).all()
 
 
+def test_nothing_is_said_in_an_episode_that_is_over(make_model):
+    policy = make_model().policy
+    obs = make_model().env.reset()
+    over = {**obs, "context": obs["context"].copy()}
+    over["context"][[1, 4]] = -1
+    said, _ = policy.predict(obs, deterministic=True)
+    after, _ = policy.predict(over, deterministic=True)
+    rest = [0, 2, 3, *range(5, 12)]
+    assert (after[[1, 4]] == -1).all()
+    assert (after[rest] == said[rest]).all()
+    assert (said[:, 0] >= 0).all()
+
+
 def test_rows_are_those_of_the_conversations(make_model, folder):
     """Each turn's context holds the message before it and the reply to it, as the environment gave them."""
     model = make_model()

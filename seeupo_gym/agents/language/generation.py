@@ -192,7 +192,7 @@ def message_log_probs(
     tokens = messages[:, :longest].long()
     there = tokens >= 0
     # Activations that are computed twice cannot be kept in a cache.
-    checkpointing = th.is_grad_enabled() and getattr(_bare(network), "is_activation_checkpointing", False)
+    checkpointing = th.is_grad_enabled() and _is_checkpointing(_bare(network))
     logits, _ = _read(network, contexts, tokens, longest + 1, None if checkpointing else _new_cache(network))
     logits = logits[:, :-1]
     allowed = None
@@ -258,6 +258,12 @@ def _new_cache(network: Any) -> Any:
 def _cached(network: Any, cache: Any) -> dict[str, Any]:
     """The cache as an argument, whose name changed in transformers 5."""
     return {"cache" if "cache" in signature(_bare(network).forward).parameters else "past_key_values": cache}
+
+
+def _is_checkpointing(network: Any) -> bool:
+    """Whether activations are computed twice; its name changed within transformers 5."""
+    names = ("is_activation_checkpointing", "is_gradient_checkpointing")
+    return bool(getattr(network, next(name for name in names if hasattr(network, name))))
 
 
 def _bare(network: Any) -> Any:

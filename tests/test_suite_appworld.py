@@ -89,6 +89,8 @@ class World:
             raise Refused(500) from None
         except SyntaxError as error:
             return f"{failed}Syntax error in line:\n{(error.text or '').rstrip()}\nMessage: {error.msg}"
+        except ValueError as error:  # what Python 3.10 says to a null byte, instead of a SyntaxError
+            return f"{failed}Syntax error in line:\n\nMessage: {error}"
         if not code:
             return "No code available to execute."
         if code == "import subprocess":

@@ -141,21 +141,24 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def plot(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    """Success against episodes: the mean of the seeds, and each of them."""
+    """Success against episodes, over ten iterations at a time: the mean of the seeds, and each of them."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     for index, (name, runs) in enumerate(results.items()):
         curves = np.array([r["success"] for r in runs])
-        episodes = (1 + np.arange(curves.shape[1])) * SETTINGS["n_groups"] * SETTINGS["group_size"]
-        axes.plot(episodes, curves.T, color=f"C{index}", alpha=0.25, linewidth=0.7)
-        axes.plot(episodes, curves.mean(axis=0), color=f"C{index}", label=f"{name} ({len(runs)} seeds)")
+        width = min(10, curves.shape[1])
+        curves = np.lib.stride_tricks.sliding_window_view(curves, width, axis=1).mean(axis=-1)
+        episodes = (width + np.arange(curves.shape[1])) * SETTINGS["n_groups"] * SETTINGS["group_size"]
+        style = {"color": f"C{index}", "linestyle": ("-", "--", "-.", (0, (1, 1)))[index % 4]}
+        axes.plot(episodes, curves.T, color=f"C{index}", alpha=0.3, linewidth=0.6)
+        axes.plot(episodes, curves.mean(axis=0), label=f"{name} ({len(runs)} seeds)", linewidth=2, **style)
     axes.axhline(7 / 8, color="grey", linestyle=":", label="binary search (optimum)")
     axes.set(xlabel="episodes", ylabel="success", ylim=(0, 1), title="A tiny Llama on GuessNumber (8 numbers, 3 turns)")
-    axes.legend(loc="lower right")
+    axes.legend(loc="lower right", title="thick: mean of the seeds")
     figure.savefig(path, dpi=100)
     plt.close(figure)
 

@@ -1,3 +1,4 @@
+import gc
 import os
 import pickle
 import signal
@@ -284,6 +285,17 @@ def test_java_ends_with_the_environment():
     pid = env._java.pid
     del env
     assert not is_alive(pid)
+
+
+def test_a_dead_java_is_not_spoken_to(coin, caplog):
+    coin.reset(seed=0)
+    kill_java(coin)
+    with pytest.warns(RuntimeWarning, match="tried once more"):
+        coin.step("inventory")
+    # py4j has told of the command that failed; it must not try to connect for the objects that are dropped now.
+    caplog.clear()
+    gc.collect()
+    assert caplog.records == []
 
 
 def test_pickle_carries_the_arguments_only(coin):

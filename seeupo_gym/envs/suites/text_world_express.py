@@ -50,8 +50,14 @@ def _params_text(params: str | dict[str, int]) -> str:
 
 def _stop(server: Any) -> None:
     """End a Java process and free the Python end, whatever state they are in."""
-    process = server._gateway.java_process
-    server._gateway.shutdown()
+    gateway, process = server._gateway, server._gateway.java_process
+    if process.poll() is None:
+        gateway.shutdown()
+    else:
+        gateway.shutdown_callback_server()
+        gateway._gateway_client.close()
+    # Or the dead process would be told, with an error in the log, of each of its objects that Python drops later.
+    gateway._gateway_client.is_connected = False
     server._obj_tree_tempfile.close()
     try:
         # Java's side leaves when its input ends.
@@ -115,6 +121,7 @@ class JavaProcess:
                 status = self._process.wait(timeout=2)
             except subprocess.TimeoutExpired:
                 self._process.kill()
+                self._process.wait()
                 raise CrashError("the Java process of TextWorldExpress hangs") from error
             raise CrashError(f"the Java process of TextWorldExpress died (exit status {status})") from error
 

@@ -9,6 +9,9 @@ INSTALLED := $(VENV)/.installed
 DEMO_OUT ?= runs
 DEMO_ARGS ?=
 
+# Modules are compiled when they are imported; most of torch and transformers never are.
+export PIP_NO_COMPILE := 1
+
 .PHONY: demo test test-slow programs test-suites test-some-suites test-openenv test-suites-slow lint format type bench clean
 
 # One stamp for all targets: pinned versions, the package in editable mode, the extras of the tests and the plots.

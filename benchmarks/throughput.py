@@ -13,6 +13,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import stable_baselines3
@@ -39,9 +40,10 @@ def ppo_native() -> PPO:
     return PPO("MlpPolicy", env, n_steps=N_TURNS, batch_size=N_LANES, n_epochs=N_EPOCHS, seed=0, device="cpu")
 
 
-def ppo_default() -> PPO:
+def ppo_default(n_steps: int = 2048) -> PPO:
     """PPO at its defaults, as its users run it: 16 environments in a DummyVecEnv."""
-    return PPO("MlpPolicy", make_vec(ENV_ID, 16, seed=0, vec_env_cls=DummyVecEnv), seed=0, device="cpu")
+    env = make_vec(ENV_ID, 16, seed=0, vec_env_cls=DummyVecEnv)
+    return PPO("MlpPolicy", env, n_steps=n_steps, seed=0, device="cpu")
 
 
 def steps_per_second(model: BaseAlgorithm, n_steps: int) -> float:
@@ -91,7 +93,8 @@ def main() -> None:
     contenders: dict[str, tuple[Callable[[], BaseAlgorithm], int]] = {
         f"SeeUPO, native VecEnv of {N_LANES}": (seeupo, 150_000),
         f"PPO, native VecEnv of {N_LANES}, same epochs and minibatches": (ppo_native, 60_000),
-        "PPO at its defaults, DummyVecEnv of 16": (ppo_default, 32_768),
+        # An iteration has 2048 steps of 16 environments, more than a quick look has time for.
+        "PPO at its defaults, DummyVecEnv of 16": (partial(ppo_default, max(64, int(2048 * args.scale))), 32_768),
     }
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(args.repeats):

@@ -12,7 +12,7 @@ DEMO_ARGS ?=
 # Modules are compiled when they are imported; most of torch and transformers never are.
 export PIP_NO_COMPILE := 1
 
-.PHONY: demo test test-slow programs test-suites test-some-suites test-openenv test-suites-slow lint format type bench clean
+.PHONY: demo test test-slow programs test-suites test-suites-slow lint format type bench clean
 
 # One stamp for all targets: pinned versions, the package in editable mode, the extras of the tests and the plots.
 $(INSTALLED): setup.cfg pyproject.toml constraints.txt
@@ -65,16 +65,12 @@ $(OPENENV)/.installed: $(INSTALLED)
 	  websockets==17.4
 	touch $@
 
-test-suites: test-some-suites test-openenv
-
-test-some-suites: $(SUITES)/.installed
+test-suites: $(SUITES)/.installed
 	$(SUITES)/bin/python -m pytest -n 2 --dist worksteal $(SUITE_TESTS)
 
-test-openenv: $(OPENENV)/.installed
-	$(OPENENV)/bin/python -m pytest -n 2 --dist worksteal tests/test_suite_open_env.py
-
-test-suites-slow: $(SUITES)/.installed
+test-suites-slow: $(SUITES)/.installed $(OPENENV)/.installed
 	$(SUITES)/bin/python -m pytest -m slow $(SUITE_TESTS)
+	$(OPENENV)/bin/python -m pytest -n 2 --dist worksteal tests/test_suite_open_env.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -23,6 +23,7 @@ def test_the_laptop_example_runs_as_written_and_learns(tmp_path):
     assert list((tmp_path / "runs").rglob("events.out.tfevents.*"))
 
 
+@pytest.mark.slow
 def test_the_benchmark_runs_and_continues(tmp_path):
     command = [sys.executable, str(ROOT / "benchmarks" / "language.py"), "--algos", "seeupo", "--seeds", "1"]
     command += ["--episodes", "256", "--workers", "1", "--out", str(tmp_path)]

@@ -3,7 +3,9 @@
 import csv
 import json
 import os
+import random
 import re
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +62,13 @@ class HandingOnA2C(A2C):
 class DyingA2C(A2C):
     def train(self):
         os._exit(7)
+
+
+class TellingA2C(A2C):
+    def __init__(self, *args, **kwargs):  # before SB3 seeds the global generators
+        os.kill(os.getpid(), signal.SIGINT)
+        told = {"variable": os.environ.get("SEEUPO_TEST"), "home": os.environ.get("HOME")}
+        raise RuntimeError(json.dumps({**told, "draws": [np.random.rand(), random.random()]}))  # noqa: NPY002
 
 
 @pytest.fixture(autouse=True)
@@ -481,6 +490,21 @@ def test_algorithms_of_seeupo_get_no_masks_in_a_benchmark_unless_they_ask(regist
             assert spec.settings == {**get_algorithm(name).settings, "use_masking": False}
         else:
             assert spec == get_algorithm(name)
+
+
+def test_workers_start_like_new_processes(tmp_path, registered, monkeypatch):
+    """Also those that are forked from a server that an earlier benchmark started; Ctrl-C is for the parent alone."""
+    registered("telling", "test_baselines:TellingA2C", n_envs=4)
+    told = []
+    for value in ("one", "two"):
+        monkeypatch.setenv("SEEUPO_TEST", value)
+        if value == "two":
+            monkeypatch.delenv("HOME")
+        run = run_benchmark(["telling"], [TRAP], [0, 1], 64, tmp_path / value, progress=False)
+        told += [json.loads(text.split("RuntimeError: ")[1]) for text in run.failures.values()]
+    assert [row["variable"] for row in told] == ["one", "one", "two", "two"]
+    assert [row["home"] is None for row in told] == [False, False, True, True]
+    assert len({draw for row in told for draw in row["draws"]}) == 8
 
 
 def test_ctrl_c_ends_the_workers_and_keeps_what_is_finished(tmp_path, monkeypatch):

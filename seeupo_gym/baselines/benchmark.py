@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch as th
 
 from seeupo_gym.agents import SeeUPO
@@ -223,7 +225,7 @@ class _Runner:
         self._n_workers = n_workers
         self._bar = bar
         self._report = report
-        self._context = multiprocessing.get_context("spawn")
+        self._process_class = _process_class()
         self._workers: dict[Connection, _Worker] = {}
 
     def run(self, run: BenchmarkRun) -> None:
@@ -241,8 +243,9 @@ class _Runner:
                 worker.process.join()
 
     def _start(self, job: Job) -> None:
-        receiver, sender = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=_work, args=(job, sender), name=job.name, daemon=True)
+        receiver, sender = multiprocessing.Pipe(duplex=False)
+        arguments = (job, sender, dict(os.environ))
+        process = self._process_class(target=_work, args=arguments, name=job.name, daemon=True)
         with _ctrl_c_blocked():
             process.start()
         sender.close()  # the worker has its own copy; ours would hide that it died
@@ -289,8 +292,28 @@ def _ctrl_c_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(job: Job, connection: Connection) -> None:
+def _process_class() -> type[BaseProcess]:
+    """
+    Return the class of processes that share no state with this one or with each other.
+
+    Importing torch takes seconds, so on Linux workers are forked from a server that has done nothing else. System
+    libraries of macOS do not survive a fork.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn").Process
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "torch._dynamo"])  # torch's optimizers import the latter
+    return context.Process
+
+
+def _work(job: Job, connection: Connection, environment: Mapping[str, str]) -> None:
     """Main function of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What a new process would have, and one that is forked from a server has not: the variables as they are now,
+    # and a global generator, for environments that use it, that is not in the same state as that of every other run.
+    os.environ.clear()
+    os.environ.update(environment)
+    np.random.seed()  # noqa: NPY002
     # Processes that share the cores would only wait for each other's threads.
     th.set_num_threads(1)
     try:

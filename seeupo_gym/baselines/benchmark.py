@@ -203,7 +203,7 @@ def progress_bar(total: int, done: int, show: bool) -> Bar:
     try:
         from tqdm import tqdm
     except ImportError as error:
-        raise ImportError('the progress bar needs tqdm: pip install "seeupo-gym[plots]" (or switch it off)') from error
+        raise ImportError("the progress bar needs tqdm: pip install tqdm (or switch it off)") from error
     bar: Bar = tqdm(total=total, initial=done, unit="step", unit_scale=True, smoothing=0.05, dynamic_ncols=True)
     return bar
 

@@ -30,7 +30,7 @@ def check_matplotlib() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise ImportError('plots need matplotlib: pip install "seeupo-gym[plots]"') from error
+        raise ImportError("plots need matplotlib: pip install matplotlib") from error
 
 
 def plot_learning_curves(results: str | Path | Sequence[Row], out: str | Path) -> list[Path]:

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from seeupo_gym.envs.task import Task
 
-# Beyond this many actions, writing all of them out for every message would be too slow: a task then has its own parser.
-MAX_ACTIONS = 20_000
 _N_SHOWN = 12
 
 

@@ -27,7 +27,7 @@ def require_llm(package: str = "transformers") -> Any:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         missing = error.name or package
-        raise ImportError(f'language models need {missing}: pip install "seeupo-gym[llm]"') from error
+        raise ImportError(f'language models need {missing}: pip install -e ".[llm]" in a checkout') from error
 
 
 class Source(NamedTuple):

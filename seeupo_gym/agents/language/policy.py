@@ -96,7 +96,7 @@ class CausalLMPolicy(TurnPolicy):
     :param conversation_interval: iterations between two conversations in TensorBoard
     :param optimizer_class: optimizer
     :param optimizer_kwargs: its arguments, without the learning rate
-    :raises ImportError: if a package is missing; see ``pip install "seeupo-gym[llm]"``
+    :raises ImportError: if a package is missing; see ``pip install -e ".[llm]"``
     :raises OSError: if there is no such model
     :raises ValueError: for spaces and settings that do not fit the model
     """

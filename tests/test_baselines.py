@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -33,6 +34,7 @@ from seeupo_gym.baselines import (
     plot_learning_curves,
     register_algorithm,
     run_benchmark,
+    runner,
 )
 from seeupo_gym.baselines import results as results_module
 from seeupo_gym.baselines.jobs import Job, load_model, run_job
@@ -409,6 +411,31 @@ def test_load_model_says_what_is_missing(tmp_path):
 # --- files
 
 
+class Linear:
+    def __init__(self, start):
+        self.start = start
+
+    def __call__(self, progress):
+        return self.start * progress
+
+
+def test_settings_compare_equal_after_reading_back(tmp_path):
+    def written(value):
+        results_module.write_json(tmp_path / "settings.json", {"value": value})
+        return results_module.read_json(tmp_path / "settings.json")
+
+    assert written(partial(pow, 2)) == written(partial(pow, 2)) != written(partial(pow, 3))
+    assert written(Linear(0.1)) == written(Linear(0.1)) != written(Linear(0.2))
+    assert "0x" not in str(written([partial(written, 1), Linear(partial(written))]))
+
+
+def test_what_is_no_result_is_named(tmp_path):
+    path = tmp_path / "Env-v0/ppo/seed_0/result.json"
+    results_module.write_json(path, {})
+    with pytest.raises(ValueError, match=rf"{re.escape(str(path))} lacks the entry 'settings'"):
+        results_module.read_results(tmp_path)
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "deep" / "table.csv"
     write_atomically(path, "old")
@@ -515,11 +542,11 @@ def test_ctrl_c_ends_the_workers_and_keeps_what_is_finished(tmp_path, monkeypatc
         raise KeyboardInterrupt
 
     started = []
-    start = benchmark._Runner._start
+    start = runner.Runner._start
     monkeypatch.setattr(
-        benchmark._Runner, "_start", lambda self, job: (start(self, job), started.extend(self._workers.values()))
+        runner.Runner, "_start", lambda self, job: (start(self, job), started.extend(self._workers.values()))
     )
-    monkeypatch.setattr(benchmark, "wait", interrupted)
+    monkeypatch.setattr(runner, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_benchmark(
             ["seeupo"],
@@ -630,7 +657,7 @@ def test_one_picture_per_environment_is_written(tmp_path):
 @pytest.mark.parametrize(("module", "call"), [("matplotlib.figure", "plot"), ("tqdm", "bar")])
 def test_missing_extras_say_what_to_install(monkeypatch, module, call):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=r'pip install "seeupo-gym\[plots\]"'):
+    with pytest.raises(ImportError, match=r"pip install (matplotlib|tqdm)"):
         learning_curve_figure(table([0.0]), TRAP) if call == "plot" else benchmark.progress_bar(1, 0, show=True)
 
 

@@ -1,15 +1,20 @@
 """The command line, through main()."""
 
 import json
+import os
 import subprocess
 import sys
+import zipfile
+from pathlib import Path
 
 import gymnasium as gym
 import pytest
+import torch
 
-from seeupo_gym.baselines.cli import format_table, main, parse_pairs
+from seeupo_gym.baselines.cli import main, parse_pairs
 from seeupo_gym.baselines.presets import PRESETS
 from seeupo_gym.baselines.registry import get_algorithm
+from seeupo_gym.baselines.tables import format_table
 from seeupo_gym.envs import ENV_IDS
 
 TRAP, TOOLS = "seeupo_gym/CoordinationTrap-v0", "seeupo_gym/ToolChain-v0"
@@ -112,7 +117,10 @@ def test_what_an_interrupted_training_learned_is_kept(capsys, tmp_path, monkeypa
     assert str(model) in err
     assert call(capsys, "evaluate", model, "--episodes", 3)[0] == 0
     monkeypatch.undo()
-    assert call(capsys, *train)[0] == 0, "the folder is free for another attempt"
+    assert str(model) in error_line(capsys, *train)
+    assert "cannot be made with" in error_line(capsys, *train, "--overwrite", "--set", "max_turns=no")
+    assert model.exists(), "until there is something better"
+    assert call(capsys, *train, "--overwrite")[0] == 0
     assert not model.exists()
 
 
@@ -169,6 +177,8 @@ def test_benchmark_writes_everything_and_continues(capsys, tmp_path):
         (["train", "ppo", TRAP, "--steps", "0"], "total_timesteps must be at least 1"),
         (["train", "ppo", TRAP, "--steps", "many"], "invalid int value"),
         (["train", "seeupo", TRAP, "--set", "group_size=1", "--no-progress"], "group_size must be at least 2"),
+        (["train", "ppo", TRAP, "--set", "n_steps=banana", "--no-progress"], "cannot be made with"),
+        (["train", "ppo", TRAP, "--set", "learning_rate=abc", "--no-progress"], "cannot be made with"),
         (["evaluate", "nowhere.zip"], "there is no model"),
         (["watch", "nowhere.zip"], "there is no model"),
         (["benchmark", "--algos", "nope"], "unknown algorithm"),
@@ -181,6 +191,47 @@ def test_errors_are_one_line(capsys, tmp_path, monkeypatch, argv, message):
     monkeypatch.chdir(tmp_path)
     assert message in error_line(capsys, *argv)
     assert list(tmp_path.glob("**/*.zip")) == []
+
+
+def test_seeds_of_no_episode_are_refused(capsys, trained):
+    for seed in (-1, 2**63 - 50, 10**20):
+        assert "seeds must be in [0, 2**63)" in error_line(capsys, "evaluate", trained, "--seed", seed)
+    assert "seeds must be in [0, 2**63)" in error_line(capsys, "watch", trained, "--seed", -1)
+
+
+def test_models_that_cannot_be_used_here(capsys, trained, tmp_path):
+    info = json.loads(trained.with_suffix(".json").read_text())
+    (tmp_path / "model.zip").write_bytes(trained.read_bytes())
+    (tmp_path / "model.json").write_text(json.dumps({**info, "env_id": "OfSomeScript-v0"}))
+    for command in ("evaluate", "watch"):
+        assert "If a script of yours registers it" in error_line(capsys, command, tmp_path / "model.zip")
+    (tmp_path / "model.json").write_text(json.dumps({k: v for k, v in info.items() if k != "env_id"}))
+    assert "lacks the entry 'env_id'" in error_line(capsys, "evaluate", tmp_path / "model.zip")
+    (tmp_path / "model.json").write_text(json.dumps(info))
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
+        archive.writestr("note", "nothing")
+    assert "is no model of seeupo" in error_line(capsys, "evaluate", tmp_path / "model.zip")
+
+
+def test_the_reader_may_stop_reading():
+    command = [Path(sys.executable).parent / "seeupo-gym", "envs"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_a_terminal_may_lack_characters():
+    code = "from seeupo_gym.baselines import cli; cli._envs = lambda a: print(chr(177)); cli.main(['envs'])"
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-c", code], env=ascii_only, capture_output=True, check=True)
+    assert done.stdout == b"?\n"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_missing_is_not_replaced(capsys, tmp_path):
+    arguments = ["--set", "device=cuda", "--no-progress", "--out", tmp_path]
+    assert "torch finds no GPU here" in error_line(capsys, "train", "ppo", TRAP, *arguments)
 
 
 def test_help_is_no_error(capsys):

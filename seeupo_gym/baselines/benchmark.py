@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-import torch as th
+from filelock import FileLock, Timeout
 
 from seeupo_gym.agents import SeeUPO
-from seeupo_gym.baselines.jobs import Job, run_job
+from seeupo_gym.baselines.jobs import Job
 from seeupo_gym.baselines.registry import AlgorithmSpec, check_env, env_name, get_algorithm
-from seeupo_gym.baselines.results import RESULT_FILE, check_same_settings, merge_results
+from seeupo_gym.baselines.results import (
+    LOCK_FILE,
+    RESULT_FILE,
+    check_same_settings,
+    discard_incomparable,
+    merge_results,
+)
+from seeupo_gym.baselines.runner import Bar, Runner
 from seeupo_gym.envs.task import HELD_OUT_SEED
 
 # PPO and A2C know no invalid-action masks, so in a benchmark SeeUPO and its subclasses get none either.
 EQUAL_CONDITIONS: dict[str, Any] = {"use_masking": False}
-
-_DONE, _FAILED = "done", "failed"
-
-
-class Bar(Protocol):
-    """What the runner needs of a progress bar."""
-
-    def update(self, n: float) -> Any: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass
@@ -93,14 +83,15 @@ def run_benchmark(
     :param n_eval_episodes: episodes of each evaluation
     :param n_workers: processes at a time; None: as many as there are cores
     :param progress: whether to show a progress bar on stderr (needs tqdm)
-    :param overwrite: discard the earlier results of these environments
+    :param overwrite: do all runs anew; what cannot be compared with them is discarded when the first of them is there
     :param settings: algorithm -> constructor arguments (and ``n_envs``) that differ from the registry's
     :param env_kwargs: environment id -> its arguments
     :param report: called with one text for each job that failed, when it fails
     :return: results and failures
     :raises SettingsDifferError: if ``out`` holds results of these environments with other settings
-    :raises ValueError: for unknown names and numbers out of range
+    :raises ValueError: for unknown names and numbers out of range, and if another benchmark is writing to ``out``
     """
+    seeds = [int(seed) for seed in seeds]
     stray = sorted((set(settings or {}) - set(algorithms)) | (set(env_kwargs or {}) - set(env_ids)))
     if stray:
         raise ValueError(f"there are settings for {stray[0]!r}, which takes no part in this benchmark")
@@ -108,19 +99,47 @@ def run_benchmark(
     jobs = plan_jobs(specs, env_ids, seeds, total_timesteps, Path(out), n_evals, n_eval_episodes, env_kwargs or {})
     if n_workers is not None and n_workers < 1:
         raise ValueError(f"n_workers must be at least 1, got {n_workers}")
-    if overwrite:
-        _discard_results(Path(out), {env_name(env_id) for env_id in env_ids})
-    check_same_settings(Path(out), [job.settings() for job in jobs])
-    missing = [job for job in jobs if not (job.folder / RESULT_FILE).is_file()]
-    bar = progress_bar(total_timesteps * len(jobs), total_timesteps * (len(jobs) - len(missing)), progress)
+    if not overwrite:
+        check_same_settings(Path(out), [job.settings() for job in jobs])
+    missing = [job for job in jobs if overwrite or not (job.folder / RESULT_FILE).is_file()]
     run = BenchmarkRun(kept=[job.name for job in jobs if job not in missing])
-    runner = _Runner(missing, n_workers or min(_n_cores(), max(1, len(missing))), bar, report or (lambda text: None))
-    try:
-        runner.run(run)
-    finally:
-        bar.close()
-        run.results = merge_results(Path(out))
+
+    def finished(job: Job, failure: str | None) -> None:
+        if failure is None:
+            run.finished.append(job.name)
+            if overwrite:
+                discard_incomparable(Path(out), job.settings())
+            merge_results(Path(out))
+        else:
+            run.failures[job.name] = failure
+            if report is not None:
+                report(f"{job.name} failed:\n{failure.rstrip()}")
+
+    with _locked(Path(out)):
+        bar = progress_bar(total_timesteps * len(jobs), total_timesteps * (len(jobs) - len(missing)), progress)
+        try:
+            Runner(missing, n_workers or min(_n_cores(), max(1, len(missing))), bar, finished).run()
+        finally:
+            bar.close()
+            run.results = merge_results(Path(out))
     return run
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """Keep other benchmarks out of a folder, as they would redo and clear each other's runs."""
+    out.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(out / LOCK_FILE)
+    # NotImplementedError: a file system without locks.
+    with suppress(NotImplementedError):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise ValueError(f"another benchmark is writing to {out}: wait for it, or choose another folder") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _on_equal_conditions(algorithm: str) -> AlgorithmSpec:
@@ -176,12 +195,6 @@ def _n_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _discard_results(out: Path, env_names: set[str]) -> None:
-    for name in env_names:
-        for path in out.glob(f"{name}/*/seed_*/{RESULT_FILE}"):
-            path.unlink()
-
-
 class _NoBar:
     def update(self, n: float) -> None: ...
 
@@ -206,122 +219,3 @@ def progress_bar(total: int, done: int, show: bool) -> Bar:
         raise ImportError("the progress bar needs tqdm: pip install tqdm (or switch it off)") from error
     bar: Bar = tqdm(total=total, initial=done, unit="step", unit_scale=True, smoothing=0.05, dynamic_ncols=True)
     return bar
-
-
-@dataclass
-class _Worker:
-    job: Job
-    process: BaseProcess
-    connection: Connection
-    steps: int = 0
-    outcome: tuple[str, str] | None = None
-
-
-class _Runner:
-    """Runs jobs in processes; every worker has a pipe of its own, so that one that dies cannot spoil the others'."""
-
-    def __init__(self, jobs: list[Job], n_workers: int, bar: Bar, report: Callable[[str], None]) -> None:
-        self._waiting = list(jobs)
-        self._n_workers = n_workers
-        self._bar = bar
-        self._report = report
-        self._process_class = _process_class()
-        self._workers: dict[Connection, _Worker] = {}
-
-    def run(self, run: BenchmarkRun) -> None:
-        try:
-            while self._waiting or self._workers:
-                while self._waiting and len(self._workers) < self._n_workers:
-                    self._start(self._waiting.pop(0))
-                for connection in wait(list(self._workers)):
-                    assert isinstance(connection, Connection)
-                    self._receive(self._workers[connection], run)
-        finally:
-            for worker in self._workers.values():
-                worker.process.terminate()
-            for worker in self._workers.values():
-                worker.process.join()
-
-    def _start(self, job: Job) -> None:
-        receiver, sender = multiprocessing.Pipe(duplex=False)
-        arguments = (job, sender, dict(os.environ))
-        process = self._process_class(target=_work, args=arguments, name=job.name, daemon=True)
-        with _ctrl_c_blocked():
-            process.start()
-        sender.close()  # the worker has its own copy; ours would hide that it died
-        self._workers[receiver] = _Worker(job, process, receiver)
-
-    def _receive(self, worker: _Worker, run: BenchmarkRun) -> None:
-        try:
-            message = worker.connection.recv()
-        except EOFError:
-            self._finish(worker, run)
-            return
-        if isinstance(message, int):
-            steps = min(message, worker.job.total_timesteps)
-            self._bar.update(steps - worker.steps)
-            worker.steps = steps
-        else:
-            worker.outcome = message
-
-    def _finish(self, worker: _Worker, run: BenchmarkRun) -> None:
-        worker.process.join()
-        del self._workers[worker.connection]
-        worker.connection.close()
-        self._bar.update(worker.job.total_timesteps - worker.steps)
-        job = worker.job
-        kind, text = worker.outcome or (_FAILED, f"the process ended with exit code {worker.process.exitcode}")
-        if kind == _DONE:
-            run.finished.append(job.name)
-            merge_results(job.out)
-        else:
-            run.failures[job.name] = text
-            self._report(f"{job.name} failed:\n{text.rstrip()}")
-
-
-@contextmanager
-def _ctrl_c_blocked() -> Iterator[None]:
-    """Ctrl-C reaches all processes of a terminal; a worker is to end by our hand, without a traceback of its own."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _process_class() -> type[BaseProcess]:
-    """
-    Return the class of processes that share no state with this one or with each other.
-
-    Importing torch takes seconds, so on Linux workers are forked from a server that has done nothing else. System
-    libraries of macOS do not survive a fork.
-    """
-    if sys.platform != "linux":
-        return multiprocessing.get_context("spawn").Process
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "torch._dynamo"])  # torch's optimizers import the latter
-    return context.Process
-
-
-def _work(job: Job, connection: Connection, environment: Mapping[str, str]) -> None:
-    """Main function of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What a new process would have, and one that is forked from a server has not: the variables as they are now,
-    # and a global generator, for environments that use it, that is not in the same state as that of every other run.
-    os.environ.clear()
-    os.environ.update(environment)
-    np.random.seed()  # noqa: NPY002
-    # Processes that share the cores would only wait for each other's threads.
-    th.set_num_threads(1)
-    try:
-        run_job(job, connection.send)
-        connection.send((_DONE, ""))
-    except BrokenPipeError:
-        pass  # the parent is gone, and nobody waits for the result
-    except Exception:
-        connection.send((_FAILED, traceback.format_exc()))
-    finally:
-        connection.close()

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
 import sys
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from seeupo_gym.baselines.presets import PRESETS
+from seeupo_gym.baselines.tables import final_table, format_table
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
-
-    from seeupo_gym.baselines.benchmark import BenchmarkRun
 
 _ERROR, _JOB_FAILED, _INTERRUPTED = 2, 1, 130
 
@@ -63,11 +64,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # argparse's way of ending, also after --help
         return int(end.code or 0)
     command: Callable[[argparse.Namespace], int] = arguments.run
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows the others
     try:
-        return command(arguments)
+        code = command(arguments)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         print("stopped; what was finished is kept", file=sys.stderr)
         return _INTERRUPTED
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be flushed
+        return 0
     except (ValueError, ImportError, OSError) as error:
         print(f"seeupo-gym: error: {' '.join(str(error).split())}", file=sys.stderr)
         return _ERROR
@@ -128,26 +136,12 @@ def _add_run_options(parser: argparse.ArgumentParser, set_help: str) -> None:
     parser.add_argument(
         "--env-arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the environment (repeatable)"
     )
-    parser.add_argument("--overwrite", action="store_true", help="discard earlier results that are in the way")
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace earlier results of these runs, and those that no longer compare with them",
+    )
     parser.add_argument("--no-progress", action="store_true", help="show no progress bar")
-
-
-def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """
-    Lay out a table of text.
-
-    :param header: titles of the columns; one that starts with ">" aligns its column to the right
-    :param rows: the cells
-    :return: lines, joined
-    """
-    right = [title.startswith(">") for title in header]
-    table = [[title.lstrip(">") for title in header], *rows]
-    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
-    lines = [
-        "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)) for row in table
-    ]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def _envs(arguments: argparse.Namespace) -> int:
@@ -183,14 +177,17 @@ def _train(arguments: argparse.Namespace) -> int:
     from seeupo_gym.baselines.benchmark import plan_jobs, progress_bar
     from seeupo_gym.baselines.jobs import run_job
     from seeupo_gym.baselines.registry import get_algorithm
-    from seeupo_gym.baselines.results import MODEL_FILE, MODEL_SO_FAR_FILE, RESULT_FILE
+    from seeupo_gym.baselines.results import MODEL_FILE, MODEL_SO_FAR_FILE
 
     spec = get_algorithm(arguments.algo).with_settings(parse_pairs(arguments.settings))
     env_kwargs = {arguments.env: parse_pairs(arguments.env_arg)}
     steps, seeds, n_evals, n_episodes = arguments.steps, [arguments.seed], arguments.evals, arguments.episodes
     (job,) = plan_jobs([spec], [arguments.env], seeds, steps, arguments.out, n_evals, n_episodes, env_kwargs)
-    if (job.folder / RESULT_FILE).exists() and not arguments.overwrite:
-        raise ValueError(f"{job.folder} holds a trained model: choose another folder (--out) or pass --overwrite")
+    learned = [path for name in (MODEL_FILE, MODEL_SO_FAR_FILE) if (path := job.folder / name).exists()]
+    if learned and not arguments.overwrite:
+        raise ValueError(f"there is a trained model, {learned[0]}: choose another folder (--out) or pass --overwrite")
+    so_far = job.folder / MODEL_SO_FAR_FILE
+    earlier = so_far.stat().st_mtime_ns if so_far.exists() else None
     bar = progress_bar(steps, 0, show=not arguments.no_progress)
     taken = 0
 
@@ -204,8 +201,8 @@ def _train(arguments: argparse.Namespace) -> int:
         report(steps)
     except BaseException:
         bar.close()
-        if (job.folder / MODEL_SO_FAR_FILE).exists():
-            print(f"what was learned so far is in {job.folder / MODEL_SO_FAR_FILE}", file=sys.stderr)
+        if so_far.exists() and so_far.stat().st_mtime_ns != earlier:
+            print(f"what was learned so far is in {so_far}", file=sys.stderr)
         raise
     bar.close()
     last = result["evaluations"][-1]
@@ -234,13 +231,27 @@ def _print_stage_note(model: BaseAlgorithm) -> None:
         print(f"note: {note}")
 
 
+def _load_model(path: Path) -> tuple[BaseAlgorithm, dict[str, Any]]:
+    """Load a model whose environment can be made here."""
+    from seeupo_gym.baselines.jobs import load_model
+    from seeupo_gym.baselines.registry import check_env
+
+    model, info = load_model(path)
+    try:
+        check_env(info["env_id"], info["env_kwargs"])
+    except ValueError as error:
+        raise ValueError(
+            f"{error}. If a script of yours registers it, load the model there: seeupo_gym.baselines.jobs.load_model"
+        ) from error
+    return model, info
+
+
 def _evaluate(arguments: argparse.Namespace) -> int:
     from seeupo_gym.baselines.evaluation import evaluate
-    from seeupo_gym.baselines.jobs import load_model
     from seeupo_gym.envs.reference import normalize, reference_scores
     from seeupo_gym.envs.task import HELD_OUT_SEED
 
-    model, info = load_model(arguments.model)
+    model, info = _load_model(arguments.model)
     env_id, env_kwargs = info["env_id"], info["env_kwargs"]
     first_seed = HELD_OUT_SEED if arguments.seed is None else arguments.seed
     result = evaluate(model, env_id, arguments.episodes, first_seed, not arguments.sample, **env_kwargs)
@@ -254,15 +265,15 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _watch(arguments: argparse.Namespace) -> int:
-    from seeupo_gym.baselines.jobs import load_model
     from seeupo_gym.baselines.watch import watch_episode
     from seeupo_gym.envs.task import HELD_OUT_SEED
 
-    model, info = load_model(arguments.model)
+    model, info = _load_model(arguments.model)
     seed = HELD_OUT_SEED if arguments.seed is None else arguments.seed
+    texts = watch_episode(model, info["env_id"], seed, not arguments.sample, **info["env_kwargs"])
     print(f"{info['algorithm']} on {info['env_id']}, trained for {info['timesteps']:,} steps\n")
     _print_stage_note(model)
-    for text in watch_episode(model, info["env_id"], seed, not arguments.sample, **info["env_kwargs"]):
+    for text in texts:
         print(text)
     return 0
 
@@ -311,7 +322,7 @@ def _benchmark(arguments: argparse.Namespace) -> int:
     if run.kept:
         print(f"kept {len(run.kept)} finished runs of before")
     if run.results:
-        print(f"\n{final_table(run)}\n")
+        print(f"\n{final_table(run.results)}\n")
         paths = [out / CSV_FILE, out / JSON_FILE]
         if not arguments.no_plots:
             paths += plot_learning_curves(out / CSV_FILE, out)
@@ -354,38 +365,3 @@ def _report(text: str) -> None:
         print(text, file=sys.stderr)
     else:
         tqdm.write(text, file=sys.stderr)
-
-
-def final_table(run: BenchmarkRun) -> str:
-    """
-    Summarise the runs of a benchmark at their ends.
-
-    :param run: the benchmark
-    :return: a table, one line per environment and algorithm
-    """
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for result in run.results:
-        settings = result["settings"]
-        groups.setdefault((settings["environment"], settings["algorithm"]), []).append(result)
-    rows, unit = [], "score: 0 is random play, 1 is the expert"
-    for (environment, algorithm), results in groups.items():
-        last = [result["evaluations"][-1] for result in results]
-        column = "score" if any(row["normalized_score"] is None for row in last) else "normalized_score"
-        scores = [row[column] for row in last]
-        successes = [row["success_rate"] for row in last if row["success_rate"] is not None]
-        mark = "*" if column == "score" else ""
-        rows.append(
-            [
-                environment,
-                algorithm,
-                f"{sum(scores) / len(scores):.3f}{mark}",
-                " ".join(f"{score:.3f}" for score in scores),
-                f"{sum(successes) / len(successes):.0%}" if successes else "",
-                f"{sum(result['timesteps'] for result in results) / len(results):,.0f}",
-                f"{sum(result['steps_per_second'] for result in results) / len(results):,.0f}",
-            ]
-        )
-    if any("*" in row[2] for row in rows):
-        unit += "; * mean return, as the environment has no expert"
-    header = ["environment", "algorithm", ">score", "of each seed", ">success", ">steps", ">steps/s"]
-    return f"{format_table(header, rows)}\n({unit}; held-out episodes, deterministic policy)"

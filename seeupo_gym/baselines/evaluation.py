@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from seeupo_gym.agents.staged import Stages
 from seeupo_gym.agents.turn_policy import TurnPolicy
 from seeupo_gym.envs.episodes import EpisodeLanes
-from seeupo_gym.envs.task import HELD_OUT_SEED, TaskEnv
+from seeupo_gym.envs.task import HELD_OUT_SEED, MAX_SEED, TaskEnv
 from seeupo_gym.envs.vector import make_vec
 
 # Lanes of a native environment cost almost nothing, those of others are an environment each.
@@ -77,11 +77,12 @@ def evaluate(
     :param deterministic: whether to take the most likely actions
     :param env_kwargs: arguments of the environment
     :return: the result of every episode
-    :raises ValueError: if ``n_episodes`` is less than 1
+    :raises ValueError: if ``n_episodes`` is less than 1, or seeds are outside of [0, 2**63)
     :raises RuntimeError: if all episodes crashed
     """
     if n_episodes < 1:
         raise ValueError(f"n_episodes must be at least 1, got {n_episodes}")
+    check_seeds(first_seed, n_episodes)
     probe = gym.make(env_id, **env_kwargs)
     max_lanes = _MAX_NATIVE_LANES if isinstance(probe.unwrapped, TaskEnv) else _MAX_OTHER_LANES
     probe.close()
@@ -99,6 +100,18 @@ def evaluate(
     finally:
         env.close()
         model.policy.set_training_mode(was_training)
+
+
+def check_seeds(first_seed: int, n_episodes: int) -> None:
+    """
+    Refuse seeds that no environment has.
+
+    :param first_seed: seed of the first episode
+    :param n_episodes: number of episodes; each has the next seed
+    :raises ValueError: if one is outside of [0, 2**63)
+    """
+    if not 0 <= first_seed <= MAX_SEED + 1 - n_episodes:
+        raise ValueError(f"seeds must be in [0, 2**63), got {first_seed} for the first of {n_episodes} episodes")
 
 
 def uses_masks(model: BaseAlgorithm) -> bool:

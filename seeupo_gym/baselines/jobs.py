@@ -171,9 +171,9 @@ def run_job(job: Job, report: ProgressReport | None = None) -> dict[str, Any]:
     :param report: called now and then with the number of environment steps taken
     :return: the content of ``result.json``
     """
-    job.clear()
-    job.folder.mkdir(parents=True, exist_ok=True)
     model = job.spec.make_model(job.env_id, job.seed, job.env_kwargs)
+    job.clear()  # not before it is known that there can be a new result
+    job.folder.mkdir(parents=True, exist_ok=True)
     logger = configure(str(job.folder), ["tensorboard"])
     callback = EvaluationCallback(job, report)
     try:
@@ -240,9 +240,12 @@ def load_model(path: Path) -> tuple[BaseAlgorithm, dict[str, Any]]:
     if not path.is_file():
         raise ValueError(f"there is no model {path}")
     info = read_json(path.with_suffix(".json"))
+    lacking = [key for key in ("algorithm", "entry_point", "env_id", "env_kwargs", "timesteps") if key not in info]
+    if lacking:
+        raise ValueError(f"{path.with_suffix('.json')} lacks the entry {lacking[0]!r}")
+    spec = AlgorithmSpec(info["algorithm"], info["entry_point"])
     try:
-        spec = AlgorithmSpec(info["algorithm"], info["entry_point"])
         model = spec.load_class().load(path, device="cpu")
-    except KeyError as error:
-        raise ValueError(f"{path.with_suffix('.json')} lacks the entry {error}") from error
+    except (AssertionError, KeyError) as error:  # SB3's, for a zip file that is no model
+        raise ValueError(f"{path} is no model of {spec.name}: {error}") from error
     return model, info

@@ -17,6 +17,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 import gymnasium as gym
+import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
@@ -112,11 +113,19 @@ class AlgorithmSpec:
         :param env_kwargs: arguments of the environment
         :param arguments: more constructor arguments, for example ``tensorboard_log``
         :return: the model
+        :raises ValueError: if the algorithm refuses the environment or the settings
         """
+        settings = {"device": _DEVICE, **self.settings, **arguments}
+        if str(settings["device"]).startswith("cuda") and not th.cuda.is_available():  # SB3 would take the CPU
+            raise ValueError(f"device={settings['device']!r}: torch finds no GPU here")
         env = make_vec(env_id, self.n_envs, seed, **(env_kwargs or {}))
         algorithm_class = self.load_class()
         policy = policy_for(env.observation_space, algorithm_class) if self.policy == AUTO else self.policy
-        return algorithm_class(policy, env, seed=seed, **{"device": _DEVICE, **self.settings, **arguments})
+        try:
+            return algorithm_class(policy, env, seed=seed, **settings)
+        except (AssertionError, TypeError) as error:  # how SB3 and Python refuse settings
+            env.close()
+            raise ValueError(f"{self.name} on {env_id} cannot be made with {settings}: {error}") from error
 
 
 def policy_for(

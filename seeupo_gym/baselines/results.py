@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import platform
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from io import StringIO
@@ -15,7 +16,7 @@ from typing import Any
 RESULT_FILE, MODEL_FILE, MODEL_INFO_FILE = "result.json", "model.zip", "model.json"
 # Saved instead of the model when training was stopped or failed: nothing that was learned is lost.
 MODEL_SO_FAR_FILE = "model_so_far.zip"
-CSV_FILE, JSON_FILE = "results.csv", "results.json"
+CSV_FILE, JSON_FILE, LOCK_FILE = "results.csv", "results.json", ".lock"
 
 # The columns of the tidy table: one row for every evaluation of every run.
 COLUMNS = (
@@ -57,7 +58,7 @@ def to_plain(value: Any) -> Any:
     """
     Turn settings into what JSON can hold, so that equal settings compare equal after reading them back.
 
-    :param value: any value; a class or a function becomes its full name
+    :param value: any value; a class or a function becomes its full name, an object what it is made of
     :return: nested dictionaries, lists, strings, numbers, booleans and None
     """
     if isinstance(value, Mapping):
@@ -68,7 +69,9 @@ def to_plain(value: Any) -> Any:
         return value
     if hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
-    return repr(value)
+    if repr(value) == object.__repr__(value) and hasattr(value, "__dict__"):
+        return {"class": to_plain(type(value)), **to_plain(vars(value))}
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))  # where it is in memory differs from run to run
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -123,9 +126,19 @@ def read_results(out: Path) -> list[dict[str, Any]]:
 
     :param out: the folder of a benchmark
     :return: contents of the ``result.json`` files, by environment, algorithm and seed
+    :raises ValueError: if one is not what it should be; says which
     """
-    results = [read_json(path) for path in out.glob(f"*/*/seed_*/{RESULT_FILE}")]
+    results = []
+    for path in _result_files(out):
+        results.append(read_json(path))
+        lacking = [key for key in ("settings", "evaluations") if key not in results[-1]]
+        if lacking:
+            raise ValueError(f"{path} lacks the entry {lacking[0]!r}: remove it, and the run is done again")
     return sorted(results, key=lambda r: (r["settings"]["env_id"], r["settings"]["algorithm"], r["settings"]["seed"]))
+
+
+def _result_files(out: Path) -> list[Path]:
+    return sorted(out.glob(f"*/*/seed_*/{RESULT_FILE}"))
 
 
 def tidy_rows(results: Iterable[Mapping[str, Any]]) -> list[Row]:
@@ -188,17 +201,33 @@ def check_same_settings(out: Path, settings: Sequence[Mapping[str, Any]]) -> Non
     """
     for result in read_results(out):
         old = result["settings"]
-        for new in map(to_plain, settings):
-            if new["environment"] != old["environment"]:
-                continue
-            ignored = {"seed"} if new["algorithm"] == old["algorithm"] else {"seed", *_OF_ALGORITHM}
-            differences = _differences(old, new, ignored)
+        for new in settings:
+            differences = _incomparable(old, to_plain(new))
             if differences:
                 raise SettingsDifferError(
                     f"{out} holds results of {old['algorithm']} on {old['environment']} that were made with other "
-                    f"settings: {'; '.join(differences)}. Choose another folder (--out), or discard the earlier "
-                    f"results of this environment (--overwrite)"
+                    f"settings: {'; '.join(differences)}. Choose another folder (--out), or let the new results "
+                    f"replace them (--overwrite)"
                 )
+
+
+def discard_incomparable(out: Path, settings: Mapping[str, Any]) -> None:
+    """
+    Remove the results that cannot be compared with a run.
+
+    :param out: the folder of a benchmark
+    :param settings: the run's settings
+    """
+    for path in _result_files(out):
+        if _incomparable(read_json(path)["settings"], to_plain(settings)):
+            path.unlink()
+
+
+def _incomparable(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What two runs do not share and would have to, to be in one table."""
+    if new["environment"] != old["environment"]:
+        return []
+    return _differences(old, new, {"seed"} if new["algorithm"] == old["algorithm"] else {"seed", *_OF_ALGORITHM})
 
 
 _OF_ALGORITHM = ("algorithm", "entry_point", "policy", "n_envs", "algorithm_settings")

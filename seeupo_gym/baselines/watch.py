@@ -13,7 +13,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from torch.distributions import Bernoulli, Categorical, Normal
 
 from seeupo_gym.agents import SeeUPO
-from seeupo_gym.baselines.evaluation import uses_masks
+from seeupo_gym.baselines.evaluation import check_seeds, uses_masks
 from seeupo_gym.envs.task import HELD_OUT_SEED
 
 _N_SHOWN = 3
@@ -35,7 +35,15 @@ def watch_episode(
     :param deterministic: whether to take the most likely actions
     :param env_kwargs: arguments of the environment
     :return: pieces of text to print under each other
+    :raises ValueError: if the seed is outside of [0, 2**63)
     """
+    check_seeds(seed, 1)
+    return _turns(model, env_id, seed, deterministic, env_kwargs)
+
+
+def _turns(
+    model: BaseAlgorithm, env_id: str, seed: int, deterministic: bool, env_kwargs: dict[str, Any]
+) -> Iterator[str]:
     env = gym.make(env_id, **env_kwargs)
     if "ansi" in env.metadata.get("render_modes", ()):
         env.close()

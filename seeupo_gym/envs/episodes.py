@@ -41,6 +41,8 @@ class EpisodeLanes:
     def __init__(self, env: VecEnv, seeds: NDArray[np.int64], noise_seeds: NDArray[np.int64] | None = None) -> None:
         if len(seeds) == 0:
             raise ValueError("seeds must hold at least one episode")
+        if min(seeds) < 0:  # in a queue they stand for "no episode"
+            raise ValueError(f"seeds must be in [0, 2**63), got {min(seeds)}")
         self.env = env
         n_envs, n_episodes = env.num_envs, len(seeds)
         self._seeds, self._noise_seeds = seeds, noise_seeds

@@ -1,0 +1,95 @@
+"""The processes of a benchmark, and what happens to earlier results."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seeupo_gym.baselines import run_benchmark
+from seeupo_gym.baselines.benchmark import _locked
+from seeupo_gym.baselines.results import read_rows
+
+TRAP = "seeupo_gym/CoordinationTrap-v0"
+QUICK = {
+    "total_timesteps": 64,
+    "n_evals": 1,
+    "n_eval_episodes": 2,
+    "progress": False,
+    "settings": {"a2c": {"n_envs": 4}},
+}
+
+
+def test_overwriting_replaces_only_what_cannot_stay(tmp_path):
+    def table():
+        return sorted({(row["algorithm"], int(row["seed"])) for row in read_rows(tmp_path / "results.csv")})
+
+    run_benchmark(["a2c"], [TRAP], [0, 1], out=tmp_path, **QUICK)
+    run_benchmark(["ppo"], [TRAP], [0], out=tmp_path, **{**QUICK, "settings": {}})
+    first = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
+    again = run_benchmark(["a2c"], [TRAP], [0], out=tmp_path, overwrite=True, **QUICK)
+    assert again.finished == ["CoordinationTrap-v0/a2c/seed_0"]
+    assert table() == [("a2c", 0), ("a2c", 1), ("ppo", 0)]
+    changed = {path.parent.name + path.parent.parent.name for path in first if path.stat().st_mtime_ns != first[path]}
+    assert changed == {"seed_0a2c"}
+
+    wrong = {**QUICK, "settings": {"a2c": {"n_envs": 4, "n_steps": "banana"}}}
+    failed = run_benchmark(["a2c"], [TRAP], [0], out=tmp_path, overwrite=True, **wrong)
+    assert "banana" in failed.failures["CoordinationTrap-v0/a2c/seed_0"]
+    assert table() == [("a2c", 0), ("a2c", 1), ("ppo", 0)]
+
+    other = {**QUICK, "settings": {"a2c": {"n_envs": 2}}}
+    run_benchmark(["a2c"], [TRAP], [0], out=tmp_path, overwrite=True, **other)
+    assert table() == [("a2c", 0), ("ppo", 0)]
+
+
+def test_two_benchmarks_cannot_write_to_one_folder(tmp_path):
+    with _locked(tmp_path), pytest.raises(ValueError, match="another benchmark is writing to"):
+        run_benchmark(["a2c"], [TRAP], [0], out=tmp_path, **QUICK)
+    assert run_benchmark(["a2c"], [TRAP], np.arange(1), out=tmp_path, **QUICK).finished
+
+
+def test_workers_import_what_this_process_imports(tmp_path):
+    """Not a file of the current folder that is called like a package; the same where there can be no fork server."""
+    (tmp_path / "torch.py").write_text("raise SystemExit('the wrong torch')")
+    long = tmp_path / ("x" * 90)
+    long.mkdir()
+    command = [
+        Path(sys.executable).parent / "seeupo-gym",
+        "benchmark",
+        "--algos",
+        "a2c",
+        "--envs",
+        TRAP,
+        "--seeds",
+        "0",
+    ]
+    command += ["--steps", "64", "--evals", "1", "--episodes", "2", "--no-plots", "--out"]
+    for name, variables in (("a", {}), ("b", {"TMPDIR": str(long)})):
+        done = subprocess.run(
+            [*command, name], cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / name / "results.csv").is_file()
+
+
+def test_ctrl_c_while_workers_start_is_one_line(tmp_path):
+    command = [Path(sys.executable).parent / "seeupo-gym", "benchmark", "--algos", "a2c", "--envs", TRAP, "--no-plots"]
+    process = subprocess.Popen([*command, "--out", tmp_path], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while len(children(process.pid)) < 2:  # the resource tracker and the server
+        assert process.poll() is None
+        time.sleep(0.01)
+    time.sleep(0.5)  # the server imports torch
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "stopped; what was finished is kept"
+    assert "Traceback" not in err
+
+
+def children(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -7,7 +7,8 @@ import gymnasium as gym
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from seeupo_gym.envs.suites.text_suite import CrashError, TextSuiteEnv, check_choice, check_count
+from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.suites.text_suite import CrashError, TextSuiteEnv
 
 
 class Echo(TextSuiteEnv):

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from seeupo_gym.envs.suites.text_suite import WIDE_CHARSET, CrashError, TextSuiteEnv, check_choice, check_count
+from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.suites.text_suite import WIDE_CHARSET, CrashError, TextSuiteEnv
 
 try:
     import fcntl

@@ -9,7 +9,8 @@ import subprocess
 import weakref
 from typing import Any
 
-from seeupo_gym.envs.suites.text_suite import CrashError, TextSuiteEnv, check_choice, check_count
+from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.suites.text_suite import CrashError, TextSuiteEnv
 
 # The suite's own folds: each has so many games, numbered from here on.
 FOLD_STARTS = {"train": 0, "dev": 10_000, "test": 20_000}

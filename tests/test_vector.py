@@ -14,6 +14,7 @@ from seeupo_gym import SeedQueue, make_vec
 from seeupo_gym.envs import ENV_IDS
 from seeupo_gym.envs.episodes import NO_EPISODE, EpisodeLanes
 from seeupo_gym.envs.task import HELD_OUT_SEED
+from seeupo_gym.envs.text_view import TextView
 from seeupo_gym.envs.tool_chain import ToolChainEnv
 from seeupo_gym.envs.vector import TaskVecEnv
 
@@ -439,6 +440,22 @@ def test_own_noise_changes_the_transitions_and_not_the_start(mode):
     assert {episode[0] for episode in own} == {shared[0][0]}
     assert own[0] == own[2]
     assert own[0] != own[1] != own[3]
+
+
+def test_own_noise_changes_the_transitions_of_a_task_in_words():
+    env = SeedQueue(Monitor(TextView(gym.make(CHAIN))))
+
+    def episode(noise_seeds):
+        env.queue_episodes([4], noise_seeds)
+        shown, done = [env.reset()[0]], False
+        while not done:
+            text, _, done, *_ = env.step("play 1")
+            shown.append(text)
+        return shown
+
+    shared, own = episode(None), [episode([seed]) for seed in (1, 2, 1)]
+    assert {shown[0] for shown in own} == {shared[0]}
+    assert own[0] == own[2] != own[1]
 
 
 # --- Environments of others

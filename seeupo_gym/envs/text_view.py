@@ -66,6 +66,10 @@ class TextView(gym.Env[str, str]):
         reply = complaint + self.env.last_reply
         return reply, reward, terminated, truncated, {**info, "malformed": bool(complaint)}
 
+    def reseed_noise(self, seed: int) -> None:
+        """See :meth:`TaskEnv.reseed_noise`."""
+        self.env.reseed_noise(seed)
+
     def expert_message(self) -> str:
         """What the reference expert would write now."""
         return self.task.action_text(0, self.task.expert_actions()[0])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import TimeLimit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
@@ -292,3 +293,8 @@ def test_mistakes_are_refused(env_id):
 def test_text_view_needs_a_task():
     with pytest.raises(TypeError, match="one of this package's tasks"):
         TextView(gym.make("CartPole-v1"))
+    with pytest.raises(TypeError, match="put them around TextView, got <TimeLimit"):
+        TextView(gym.make(ENV_IDS[0], max_episode_steps=2))
+    view = TimeLimit(TextView(gym.make(ENV_IDS[0], disable_env_checker=True)), 2)
+    view.reset(seed=0)
+    assert [view.step("pull arm 0")[3] for _ in range(2)] == [False, True]

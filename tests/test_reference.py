@@ -99,6 +99,8 @@ def test_measure_uses_the_first_held_out_seeds():
 def test_environments_of_others_have_no_reference_and_no_optimum():
     assert reference_scores("CartPole-v1") is None
     assert optimal_value("CartPole-v1") is None
+    assert reference_scores(CHAIN, max_episode_steps=2) is None
+    assert optimal_value(CHAIN, max_episode_steps=2) is None
     with pytest.raises(ValueError, match="CartPole-v1 is not a task of this package"):
         measure("CartPole-v1", random_policy, n_episodes=1)
 

@@ -497,6 +497,12 @@ def test_make_vec_chooses_the_class():
         make_vec(TOOL, level="none")
 
 
+def test_wrappers_of_a_task_are_kept():
+    env = make_vec(CHAIN, 2, seed=0, max_episode_steps=2)
+    env.reset()
+    assert [env.step(np.zeros(2, dtype=int))[2].tolist() for _ in range(2)] == [[False] * 2, [True] * 2]
+
+
 def test_subprocesses_give_the_same_episodes():
     seeds = HELD_OUT_SEED + np.arange(5)
     results = []

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from seeupo_gym.envs import ENTRY_POINTS, ENV_IDS, NAMESPACE
 from seeupo_gym.envs.episodes import EpisodeLanes
-from seeupo_gym.envs.task import HELD_OUT_SEED, TaskEnv
+from seeupo_gym.envs.task import HELD_OUT_SEED, bare_task_env
 from seeupo_gym.envs.vector import TaskVecEnv, make_vec
 
 # A policy of the native vector environment: an action for every lane, randomness from the generator.
@@ -118,7 +118,7 @@ def measure(env_id: str, policy: Policy, n_episodes: int = N_EPISODES, **kwargs:
     """
     env = make_vec(env_id, min(_N_LANES, n_episodes), **kwargs)
     if not isinstance(env, TaskVecEnv):
-        raise ValueError(f"{env_id} is not a task of this package, so its policies cannot play it")
+        raise ValueError(f"{env_id} is not a task of this package, or in a wrapper, so its policies cannot play it")
     rng = np.random.default_rng(_POLICY_SEED)
     returns = np.zeros(n_episodes, dtype=np.float64)
     with EpisodeLanes(env, HELD_OUT_SEED + np.arange(n_episodes)) as lanes:
@@ -137,12 +137,15 @@ def reference_scores(env_id: str, **kwargs: Any) -> ReferenceScores | None:
 
     :param env_id: a registered id
     :param kwargs: arguments of the environment
-    :return: the scores; None if the environment is not one of this package's, so that it has no expert
+    :return: the scores; None if the environment is not one of this package's, so that it has no expert, and if it is in
+        a wrapper, such as the one that ``max_episode_steps`` adds
     """
     if env_id not in ENV_IDS:
         return None
     settings = _settings(env_id, kwargs)
-    return REFERENCE_SCORES.get((env_id, settings)) or _measure_both(env_id, settings)
+    if (env_id, settings) in REFERENCE_SCORES:
+        return REFERENCE_SCORES[env_id, settings]
+    return None if bare_task_env(gym.make(env_id, **kwargs)) is None else _measure_both(env_id, settings)
 
 
 def normalize(score: float, reference: ReferenceScores) -> float:
@@ -162,10 +165,10 @@ def optimal_value(env_id: str, **kwargs: Any) -> float | None:
 
     :param env_id: a registered id
     :param kwargs: arguments of the environment
-    :return: the expected return; None where it is not known exactly
+    :return: the expected return; None where it is not known exactly, which includes all wrappers
     """
-    base = gym.make(env_id, **kwargs).unwrapped
-    return base.task.optimal_value() if isinstance(base, TaskEnv) else None
+    base = bare_task_env(gym.make(env_id, **kwargs))
+    return None if base is None else base.task.optimal_value()
 
 
 def _settings(env_id: str, kwargs: dict[str, Any]) -> Settings:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 from numpy.typing import NDArray
 
 from seeupo_gym.envs.messages import find_action
@@ -289,3 +290,16 @@ class MaskedTaskEnv(TaskEnv):
         """Return which choices are valid now, shape (sum of choices,)."""
         mask: NDArray[np.bool_] = self.task.action_masks()[0]
         return mask
+
+
+def bare_task_env(env: gym.Env[Any, Any]) -> TaskEnv | None:
+    """
+    Tell whether an environment is a task and nothing else.
+
+    :param env: any environment
+    :return: the task's environment, without the checks that ``gymnasium.make`` wraps it in; None if it is something
+        else, or if a wrapper (such as the ``TimeLimit`` of ``max_episode_steps``) may change what it does
+    """
+    while isinstance(env, (PassiveEnvChecker, OrderEnforcing)):
+        env = env.env
+    return env if isinstance(env, TaskEnv) else None

@@ -195,8 +195,7 @@ class GuessNumber(Task):
         return f"{text} {left} {'guess' if left == 1 else 'guesses'} left."
 
     def parse_action(self, lane: int, message: str) -> NDArray[np.int64]:
-        number = message.strip()
-        return find_action(self, lane, f"guess {number}" if number.isdecimal() else message)
+        return find_action(self, lane, message, {str(number): number for number in range(self.level.range)})
 
 
 class GuessNumberEnv(TaskEnv):

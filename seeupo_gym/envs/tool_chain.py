@@ -10,7 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from seeupo_gym.envs.counter_rng import integers, uniform
-from seeupo_gym.envs.messages import find_action, plain
+from seeupo_gym.envs.messages import find_action
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level, one_hot
 from seeupo_gym.envs.tool_chain_world import LEVELS, TOOLS, TYPES, paths
 
@@ -193,10 +193,8 @@ class ToolChain(Task):
         return f"Tool: {replies[int(self.status[lane])]}"
 
     def parse_action(self, lane: int, message: str) -> NDArray[np.int64]:
-        if plain(message).startswith("submit"):  # with the answer or without it
-            action = self.submit * self.level.n_records if self.flat else [self.submit, 0]
-            return np.array(action)
-        return find_action(self, lane, message)
+        submit = np.array(self.submit * self.level.n_records if self.flat else [self.submit, 0])
+        return find_action(self, lane, message, {"submit": submit})  # also without the answer
 
 
 class ToolChainEnv(MaskedTaskEnv):

@@ -113,6 +113,16 @@ def test_elements_are_clicked_by_number_and_as_the_page_shows_them(message):
     assert play("WebNav", message)[1].startswith("Page: Shirts, page 1 of 1")
 
 
+@pytest.mark.parametrize("message", ["serve job D", "Serve D!", "Why wait: serve D", "I will serve job D next"])
+def test_a_job_is_served_by_its_name(message):
+    assert "job D done" in play("DeadlinePlanner", message)[1]
+
+
+@pytest.mark.parametrize("message", ["I will serve a job that pays well: D", "Let us serve a customer", "serve job"])
+def test_a_job_is_not_job_a(message):
+    assert play("DeadlinePlanner", message)[-1]["malformed"]
+
+
 def test_a_number_and_a_name_have_to_agree():
     assert play("WebNav", 'click [1] link "Shirts"')[-1]["malformed"]
 

@@ -335,6 +335,7 @@ def test_transcript():
         "Agent: Action: take the red road.\n"
         "Guide: It leads to Copper Harbour. You find a coin there. Coins so far: 1. Day 2 begins.\n"
         "Agent: I would rather sleep.\n"
+        "I do not understand that. You can write: take the red road; take the blue road.\n"
         "Guide: You chose no road, were taken along the red one to Copper Harbour, and looked for no coin. "
         "Coins so far: 1. Day 3 begins.\n"
         "Agent: take the red road\n"

@@ -127,6 +127,17 @@ def test_a_number_and_a_name_have_to_agree():
     assert play("WebNav", 'click [1] link "Shirts"')[-1]["malformed"]
 
 
+def test_the_transcript_holds_the_complaint():
+    env, text, *_ = play("ContextChain", "hello")
+    assert text == (
+        "I do not understand that. You can write: play 0; play 1; play 2; play 3.\nTurn 1: 0 right so far. Context 2."
+    )
+    assert env.render().endswith(f"\nAgent: hello\n{text}")
+    text, *_ = env.step("play 1")
+    assert env.render().endswith(f"\nAgent: play 1\n{text}")
+    assert text.startswith("Turn 2:")
+
+
 def test_of_several_actions_none_is_taken():
     _, text, *_, info = play("Blocksworld", "I would move A onto B, then move B onto C")
     assert info["malformed"]

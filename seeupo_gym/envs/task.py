@@ -254,18 +254,21 @@ class TaskEnv(gym.Env[Any, Any]):
         checked = self.task.check_actions(np.asarray(action)[None])[0]
         return self.take(checked, self.task.action_text(0, checked) if self.render_mode == "ansi" else "")
 
-    def take(self, action: NDArray[np.int64], message: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def take(
+        self, action: NDArray[np.int64], message: str, complaint: str = ""
+    ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """
         Take one turn with an action that is checked already, or with ``NO_ACTION``.
 
         :param action: shape () or (components,)
         :param message: what the agent wrote, for the transcript
+        :param complaint: what is said of a message that means no action, before the task's reply
         :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
         """
         if not self._running:
             raise gym.error.ResetNeeded("the episode is over (or never began): call reset() before step()")
-        self._last = action, self.task.step(action[None])
-        result = self._last[1]
+        result = self.task.step(action[None])
+        self._last, self._complaint = (action, result), f"{complaint}\n" if complaint else ""
         done = bool(result.dones[0])
         self._running = not done
         if self.render_mode == "ansi":
@@ -276,7 +279,7 @@ class TaskEnv(gym.Env[Any, Any]):
     @property
     def last_reply(self) -> str:
         """What the agent reads after the last turn."""
-        return self.task.reply_text(0, *self._last)
+        return self._complaint + self.task.reply_text(0, *self._last)
 
     def render(self) -> str | None:
         """Return the transcript so far (``render_mode="ansi"``), else None."""

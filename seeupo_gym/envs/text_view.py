@@ -63,10 +63,9 @@ class TextView(gym.Env[str, str]):
         try:
             choice = self.task.parse_action(0, action)
         except MessageError as error:
-            choice, complaint = np.full(self.env.action_space.shape or (), NO_ACTION), f"{error}\n"
-        _, reward, terminated, truncated, info = self.env.take(choice, action)
-        reply = complaint + self.env.last_reply
-        return reply, reward, terminated, truncated, {**info, "malformed": bool(complaint)}
+            choice, complaint = np.full(self.env.action_space.shape or (), NO_ACTION), str(error)
+        _, reward, terminated, truncated, info = self.env.take(choice, action, complaint)
+        return self.env.last_reply, reward, terminated, truncated, {**info, "malformed": bool(complaint)}
 
     def reseed_noise(self, seed: int) -> None:
         """See :meth:`TaskEnv.reseed_noise`."""

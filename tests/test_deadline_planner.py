@@ -470,7 +470,7 @@ def test_words_for_waiting_hold_ups_and_plans_in_vain():
 
 
 def test_impossible_arguments():
-    with pytest.raises(ValueError, match="unknown level 'huge': choose one of 'easy', 'medium', 'hard'"):
+    with pytest.raises(ValueError, match="level must be one of 'easy', 'medium', 'hard', got 'huge'"):
         gym.make(ENV_ID, level="huge")
-    with pytest.raises(ValueError, match="n_lanes must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="n_lanes must be an integer of at least 1, got 0"):
         DeadlinePlanner(0)

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 from numpy.typing import NDArray
 
+from seeupo_gym.envs.arguments import check_choice, check_count
 from seeupo_gym.envs.messages import find_action
 
 # Which lanes a call is about: an index array, or ``slice(None)`` for all of them without a copy.
@@ -58,8 +59,7 @@ def choose_level(level: str, levels: Mapping[str, LevelT]) -> LevelT:
     :return: what it sets
     :raises ValueError: for an unknown name; says which there are
     """
-    if level not in levels:
-        raise ValueError(f"unknown level {level!r}: choose one of {', '.join(map(repr, levels))}")
+    check_choice("level", level, levels)
     return levels[level]
 
 
@@ -82,9 +82,7 @@ class Task(ABC):
     levels: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, n_lanes: int = 1) -> None:
-        if n_lanes < 1:
-            raise ValueError(f"n_lanes must be at least 1, got {n_lanes}")
-        self.n_lanes = n_lanes
+        self.n_lanes = n_lanes = check_count("n_lanes", n_lanes)
         self.turns = np.zeros(n_lanes, dtype=np.int64)
         self.task_seeds = np.zeros(n_lanes, dtype=np.uint64)
         self.noise_seeds = np.zeros(n_lanes, dtype=np.uint64)

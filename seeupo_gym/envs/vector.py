@@ -18,6 +18,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
+from seeupo_gym.envs.arguments import check_count
 from seeupo_gym.envs.counter_rng import hash_bits
 from seeupo_gym.envs.task import ALL_LANES, HELD_OUT_SEED, MAX_SEED, Lanes, Task, bare_task_env
 
@@ -301,8 +302,7 @@ def make_vec(
     :param kwargs: arguments of the environment
     :return: an SB3 vector environment that reports episode statistics and takes queues of seeds
     """
-    if n_envs < 1:
-        raise ValueError(f"n_envs must be at least 1, got {n_envs}")
+    n_envs = check_count("n_envs", n_envs)
     if vec_env_cls is None:
         first = gym.make(env_id, **kwargs)
         task_env = bare_task_env(first)

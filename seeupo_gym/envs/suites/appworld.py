@@ -199,7 +199,7 @@ class AppWorldEnv(TextSuiteEnv):
         timeout: int = 100,
         render_mode: str | None = None,
     ) -> None:
-        check_count("timeout", timeout)
+        timeout = check_count("timeout", timeout)
         check_choice("reward", reward, ("fraction", "success"))
         super().__init__(turns, render_mode)
         if tasks is None:

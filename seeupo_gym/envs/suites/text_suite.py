@@ -48,11 +48,10 @@ class TextSuiteEnv(gym.Env[str, str]):
     max_seed: ClassVar[int] = MAX_SEED
 
     def __init__(self, turns: int, render_mode: str | None) -> None:
-        check_count("turns", turns)
         if render_mode not in (None, *self.metadata["render_modes"]):
             # A TypeError, as SB3's make_vec_env expects (see TaskEnv).
             raise TypeError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
-        self.max_turns = turns
+        self.max_turns = check_count("turns", turns)
         self.render_mode = render_mode
         self.observation_space = spaces.Text(self.max_observation, min_length=0, charset=self.charset)
         self.action_space = spaces.Text(self.max_message, min_length=0, charset=self.charset)

@@ -163,6 +163,7 @@ def test_invariants_hold_in_any_episode(env_id, data):
         assert np.all((obs >= space.low) & (obs <= space.high))
         assert rewards.dtype == np.float32
         assert np.isfinite(rewards).all()
+        assert not np.signbit(rewards[rewards == 0.0]).any(), "no -0.0, which prints as a cost"
         assert not np.any(successes & ~dones)
         assert turns < task.max_turns or dones.all()
         assert (task.turns[live] == turns).all()

@@ -247,7 +247,7 @@ class SlotDialogue(Task):
         successes = books & (n_met == len(level.slots))
         scores = np.where(successes, 1.0, books * PARTIAL_CREDIT * n_met / len(level.slots))
         # A dialogue without a booking costs all its turns: to make the user hang up soon must not pay.
-        rewards = dones * (scores - TURN_COST * np.where(books, turns, self.max_turns))
+        rewards = np.where(dones, scores - TURN_COST * np.where(books, turns, self.max_turns), 0.0)
         return StepResult(rewards.astype(np.float32), dones, successes)
 
     def _settle(self, ids: NDArray[np.int64], agreed: NDArray[np.bool_]) -> None:

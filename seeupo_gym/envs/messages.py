@@ -58,7 +58,8 @@ def find_action(
     :param task: says what each action is called
     :param lane: the lane whose episode the message belongs to
     :param message: what was written
-    :param aliases: other texts for some actions; what is short like these is never looked for within other words
+    :param aliases: short texts for some actions; they count only alone, never within other words, and so does an
+        action's own text that is as short
     :return: the action, shape () or (components,)
     :raises MessageError: if the message means none, or several
     """
@@ -67,6 +68,7 @@ def find_action(
     by_text: dict[str, NDArray[np.int64]] = {}
     for action in actions:
         by_text.setdefault(plain(task.action_text(lane, action)), np.asarray(action))
+    # What is short, such as "submit" or "offer", is easily said without being meant.
     short = {plain(text): np.asarray(action) for text, action in (aliases or {}).items()}
     lines = [line for line in message.splitlines() if line.strip()] or [""]
     after_action = re.split(r"action\s*:", message, flags=re.IGNORECASE)[-1]

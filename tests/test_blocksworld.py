@@ -364,10 +364,10 @@ def test_optimal_value_agrees_with_a_count_of_moves_turn_by_turn():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"level": "extreme"}, "unknown level 'extreme': choose one of 'easy', 'medium', 'hard'"),
-        ({"blocks": 2}, "blocks must be from 3 to 7, got 2"),
-        ({"blocks": 8}, "blocks must be from 3 to 7, got 8"),
-        ({"blocks": 0}, "blocks must be from 3 to 7, got 0"),
+        ({"level": "extreme"}, "level must be one of 'easy', 'medium', 'hard', got 'extreme'"),
+        ({"blocks": 2}, "blocks must be an integer from 3 to 7, got 2"),
+        ({"blocks": 8}, "blocks must be an integer from 3 to 7, got 8"),
+        ({"blocks": 0}, "blocks must be an integer from 3 to 7, got 0"),
     ],
 )
 def test_impossible_arguments_say_what_is_possible(kwargs, message):

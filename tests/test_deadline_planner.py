@@ -421,7 +421,7 @@ def test_a_transcript():
         "System: 5 jobs, A to E, come in by 8; 4 are there now. You are at (1, 1) in a town of 3 by 3 corners; the way "
         "to the next corner takes 1. The clock shows 0. A job pays if it is done by the time when it is due; earn "
         "as much of the pay of all jobs as you can, 70% of it is a success. "
-        '"+-4" means so much more or so much less, as likely as not. Write "serve A" to go to job A and do it, '
+        '"+-4" means so much more or so much less, as likely as not. Write "serve job A" to go there and do it, '
         '"plan longer" to learn the next "+-" of every open job, which takes 1, or "wait", which takes 1.\n'
         "Dispatch: Job A at (1, 0) takes 5 +-4, pays 4, is due at 10.\n"
         "Dispatch: Job B at (0, 1) takes 6 +-4, pays 8, is due at 14.\n"
@@ -470,7 +470,7 @@ def test_words_for_waiting_hold_ups_and_plans_in_vain():
 
 
 def test_impossible_arguments():
-    with pytest.raises(ValueError, match="unknown level 'huge': choose one of 'easy', 'medium', 'hard'"):
+    with pytest.raises(ValueError, match="level must be one of 'easy', 'medium', 'hard', got 'huge'"):
         gym.make(ENV_ID, level="huge")
-    with pytest.raises(ValueError, match="n_lanes must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="n_lanes must be an integer of at least 1, got 0"):
         DeadlinePlanner(0)

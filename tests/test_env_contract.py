@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import TimeLimit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
@@ -162,6 +163,7 @@ def test_invariants_hold_in_any_episode(env_id, data):
         assert np.all((obs >= space.low) & (obs <= space.high))
         assert rewards.dtype == np.float32
         assert np.isfinite(rewards).all()
+        assert not np.signbit(rewards[rewards == 0.0]).any(), "no -0.0, which prints as a cost"
         assert not np.any(successes & ~dones)
         assert turns < task.max_turns or dones.all()
         assert (task.turns[live] == turns).all()
@@ -281,7 +283,7 @@ def test_mistakes_are_refused(env_id):
             env.step(action)
     assert env.task.observe().tolist() == before
     if env.task.levels:
-        with pytest.raises(ValueError, match=r"unknown level 'huge'.*'easy'"):
+        with pytest.raises(ValueError, match=r"level must be one of 'easy', .*got 'huge'"):
             gym.make(env_id, level="huge")
     with pytest.raises(TypeError, match="render_mode"):
         type(env)(render_mode="human")
@@ -292,3 +294,8 @@ def test_mistakes_are_refused(env_id):
 def test_text_view_needs_a_task():
     with pytest.raises(TypeError, match="one of this package's tasks"):
         TextView(gym.make("CartPole-v1"))
+    with pytest.raises(TypeError, match="put them around TextView, got <TimeLimit"):
+        TextView(gym.make(ENV_IDS[0], max_episode_steps=2))
+    view = TimeLimit(TextView(gym.make(ENV_IDS[0], disable_env_checker=True)), 2)
+    view.reset(seed=0)
+    assert [view.step("pull arm 0")[3] for _ in range(2)] == [False, True]

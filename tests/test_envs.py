@@ -193,12 +193,12 @@ def nth_action(env, choice, legal):
 @pytest.mark.parametrize(
     ("env_id", "kwargs", "message"),
     [
-        (TRAP, {"turns": 1}, "turns must be at least 2"),
-        (TRAP, {"arms": 1}, "arms must be at least 2"),
-        (CHAIN, {"turns": 0}, "turns must be at least 1"),
-        (CHAIN, {"actions": 1}, "actions must be at least 2"),
+        (TRAP, {"turns": 1}, "turns must be an integer of at least 2"),
+        (TRAP, {"arms": 1}, "arms must be an integer of at least 2"),
+        (CHAIN, {"turns": 0}, "turns must be an integer of at least 1"),
+        (CHAIN, {"actions": 1}, "actions must be an integer of at least 2"),
         (CHAIN, {"reward": "sum"}, "reward must be one of .*fraction.*all.*'sum'"),
-        (TOOL, {"level": "extreme"}, "unknown level 'extreme': choose one of 'easy', 'medium', 'hard'"),
+        (TOOL, {"level": "extreme"}, "level must be one of 'easy', 'medium', 'hard', got 'extreme'"),
         (TOOL, {"render_mode": "human"}, "render_mode must be None or one of .*ansi.*'human'"),
     ],
 )
@@ -210,7 +210,7 @@ def test_impossible_arguments_say_what_is_possible(env_id, kwargs, message):
 
 
 def test_n_lanes_must_be_positive():
-    with pytest.raises(ValueError, match="n_lanes must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="n_lanes must be an integer of at least 1, got 0"):
         ToolChain(0)
 
 

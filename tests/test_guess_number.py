@@ -320,14 +320,14 @@ def test_a_number_alone_is_a_guess():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"level": "huge"}, "unknown level 'huge': choose one of 'easy', 'medium', 'hard'"),
-        ({"range": 1}, "range must be from 2 to 500, got 1"),
-        ({"range": 501}, "range must be from 2 to 500, got 501"),
-        ({"turns": 0}, "turns must be at least 1, got 0"),
+        ({"level": "huge"}, "level must be one of 'easy', 'medium', 'hard', got 'huge'"),
+        ({"range": 1}, "range must be an integer from 2 to 500, got 1"),
+        ({"range": 501}, "range must be an integer from 2 to 500, got 501"),
+        ({"turns": 0}, "turns must be an integer of at least 1, got 0"),
         ({"feedback": "smell"}, "feedback must be one of 'higher_lower', 'warmth', got 'smell'"),
-        ({"noise": 0.5}, "noise must be at least 0 and below 0.5, got 0.5"),
-        ({"noise": -0.1}, "noise must be at least 0 and below 0.5, got -0.1"),
-        ({"level": "hard", "feedback": "warmth"}, "noise must be 0 with feedback 'warmth', got 0.2"),
+        ({"noise": 0.5}, "noise must be a number of at least 0 and below 0.5, got 0.5"),
+        ({"noise": -0.1}, "noise must be a number of at least 0 and below 0.5, got -0.1"),
+        ({"noise": 0.2, "feedback": "warmth"}, "noise must be 0 with feedback 'warmth', got 0.2"),
     ],
 )
 def test_impossible_arguments_say_what_is_possible(kwargs, message):
@@ -336,7 +336,7 @@ def test_impossible_arguments_say_what_is_possible(kwargs, message):
 
 
 def test_arguments_change_the_level():
-    task = gym.make(ID, level="hard", feedback="warmth", noise=0, range=30).unwrapped.task
-    assert (task.level.range, task.max_turns, task.found) == (30, 15, 5)
+    task = gym.make(ID, level="hard", feedback="warmth", range=30).unwrapped.task
+    assert (task.level.range, task.max_turns, task.found, task.level.noise) == (30, 15, 5, 0.0)
     sizes = {level: gym.make(ID, level=level).observation_space.shape for level in LEVELS}
     assert sizes == {"easy": (56,), "medium": (111,), "hard": (218,)}

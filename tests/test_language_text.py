@@ -26,6 +26,7 @@ from seeupo_gym.agents.language.loading import (
 from seeupo_gym.agents.language.tiny import build, collect_texts
 from seeupo_gym.agents.turns import find_horizon, observed_turns
 from seeupo_gym.envs import ENTRY_POINTS, NAMESPACE
+from seeupo_gym.envs.episodes import EpisodeLanes
 from seeupo_gym.envs.text_view import TextView
 
 transformers = pytest.importorskip("transformers")
@@ -572,6 +573,26 @@ def test_vector_environments_take_queues_of_seeds(folder, tokenizer):
     assert all(np.array_equal(alone.step(actions[:1])[0]["context"][0], rows[0]) for rows in seen)
     with pytest.raises(ValueError, match="n_envs must be at least 1"):
         make_chat_vec(GUESS, folder, 0, 80, 4)
+
+
+def test_groups_can_have_noise_of_their_own(folder, tokenizer):
+    env = make_chat_vec(GUESS, folder, 1, 120, 4, env_kwargs={**SMALL, "noise": 0.4})
+    action = tokens(tokenizer, "guess 3", 4)[None]
+
+    def conversations(noise_seeds):
+        seen = []
+        with EpisodeLanes(env, np.full(12, 3), noise_seeds) as lanes:
+            lanes.reset()
+            while lanes.running:
+                observation, _, dones, infos = env.step(action)
+                seen += [str(info["conversation"]) for info in infos if "conversation" in info]
+                lanes.advance(observation, dones)
+        return seen
+
+    assert len(set(conversations(None))) == 1
+    own = conversations(np.arange(12) // 2)
+    assert own[::2] == own[1::2]
+    assert len(set(own)) > 1
 
 
 @pytest.mark.slow  # each process imports transformers

@@ -57,7 +57,7 @@ def test_other_arguments_are_measured_once(monkeypatch):
     # Of nine pairs of arms the three that begin safe pay 0.6 and one pays 1.
     assert first.random == pytest.approx((3 * 0.6 + 1) / 9, abs=0.03)
     assert first.expert == 1.0
-    monkeypatch.setattr(reference, "measure", None)
+    monkeypatch.setattr(reference, "make_vec", None)
     assert reference_scores(TRAP, arms=3, turns=2) is first
 
 
@@ -96,16 +96,32 @@ def test_measure_uses_the_first_held_out_seeds():
     assert sorted(started) == [2**31 + i for i in range(7)]
 
 
+def test_ids_are_understood_as_gymnasium_does():
+    for env_id in ("seeupo_gym:seeupo_gym/ToolChain-v0", "seeupo_gym/ToolChain", "seeupo_gym:seeupo_gym/ToolChain"):
+        assert reference_scores(env_id, level="hard") == REFERENCE_SCORES[TOOL, (("level", "hard"),)]
+    for env_id in ("seeupo_gym/ToolChain-v1", "ToolChain-v0", "CartPole", "nowhere:CartPole-v1"):
+        assert reference_scores(env_id) is None
+
+
+@pytest.mark.parametrize("n_numbers", [2, 3, 24, 500])
+def test_there_is_no_scale_where_the_expert_cannot_do_better_than_chance(n_numbers):
+    guess = "seeupo_gym/GuessNumber-v0"
+    assert reference_scores(guess, range=n_numbers, turns=1) is None
+    assert n_numbers == 2 or reference_scores(guess, range=n_numbers, turns=5) is not None
+
+
 def test_environments_of_others_have_no_reference_and_no_optimum():
     assert reference_scores("CartPole-v1") is None
     assert optimal_value("CartPole-v1") is None
+    assert reference_scores(CHAIN, max_episode_steps=2) is None
+    assert optimal_value(CHAIN, max_episode_steps=2) is None
     with pytest.raises(ValueError, match="CartPole-v1 is not a task of this package"):
         measure("CartPole-v1", random_policy, n_episodes=1)
 
 
 @pytest.mark.parametrize("function", [reference_scores, optimal_value])
 def test_impossible_arguments_are_refused(function):
-    with pytest.raises(ValueError, match="arms must be at least 2"):
+    with pytest.raises(ValueError, match="arms must be an integer of at least 2"):
         function(TRAP, arms=1)
     with pytest.raises(TypeError, match="colors"):
         function(TRAP, colors=1)

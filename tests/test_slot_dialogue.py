@@ -724,7 +724,7 @@ def test_levels_have_words_for_all_they_need(level):
 
 
 def test_unknown_level():
-    with pytest.raises(ValueError, match="unknown level 'huge': choose one of 'easy', 'medium', 'hard'"):
+    with pytest.raises(ValueError, match="level must be one of 'easy', 'medium', 'hard', got 'huge'"):
         gym.make(ENV_ID, level="huge")
-    with pytest.raises(ValueError, match="n_lanes must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="n_lanes must be an integer of at least 1, got 0"):
         SlotDialogue(0)

@@ -7,7 +7,7 @@ import gymnasium as gym
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from seeupo_gym.envs.suites.text_suite import CrashError, TextSuiteEnv, check_choice, check_count
+from seeupo_gym.envs.suites.text_suite import CrashError, TextSuiteEnv
 
 
 class Echo(TextSuiteEnv):
@@ -154,9 +154,3 @@ def test_wrong_arguments():
             Echo(turns)
     with pytest.raises(TypeError, match="render_mode must be None or one of"):
         Echo(render_mode="human")
-    check_choice("game", "a", ("a", "b"))
-    with pytest.raises(ValueError, match="game must be one of 'a', 'b', got 'c'"):
-        check_choice("game", "c", {"a": 1, "b": 2})
-    check_count("wait", 0, least=0)
-    with pytest.raises(ValueError, match="wait must be an integer from 0 to 3, got 4"):
-        check_count("wait", 4, least=0, most=3)

@@ -340,7 +340,7 @@ def test_levels_differ_in_size(level, n_actions, size, max_turns):
 
 
 def test_impossible_arguments_say_what_is_possible():
-    with pytest.raises(ValueError, match="unknown level 'huge': choose one of 'easy', 'medium', 'hard'"):
+    with pytest.raises(ValueError, match="level must be one of 'easy', 'medium', 'hard', got 'huge'"):
         TwentyQuestions(1, "huge")
-    with pytest.raises(ValueError, match="n_lanes must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="n_lanes must be an integer of at least 1, got 0"):
         TwentyQuestions(0)

@@ -14,6 +14,7 @@ from seeupo_gym import SeedQueue, make_vec
 from seeupo_gym.envs import ENV_IDS
 from seeupo_gym.envs.episodes import NO_EPISODE, EpisodeLanes
 from seeupo_gym.envs.task import HELD_OUT_SEED
+from seeupo_gym.envs.text_view import TextView
 from seeupo_gym.envs.tool_chain import ToolChainEnv
 from seeupo_gym.envs.vector import TaskVecEnv
 
@@ -441,6 +442,22 @@ def test_own_noise_changes_the_transitions_and_not_the_start(mode):
     assert own[0] != own[1] != own[3]
 
 
+def test_own_noise_changes_the_transitions_of_a_task_in_words():
+    env = SeedQueue(Monitor(TextView(gym.make(CHAIN))))
+
+    def episode(noise_seeds):
+        env.queue_episodes([4], noise_seeds)
+        shown, done = [env.reset()[0]], False
+        while not done:
+            text, _, done, *_ = env.step("play 1")
+            shown.append(text)
+        return shown
+
+    shared, own = episode(None), [episode([seed]) for seed in (1, 2, 1)]
+    assert {shown[0] for shown in own} == {shared[0]}
+    assert own[0] == own[2] != own[1]
+
+
 # --- Environments of others
 
 
@@ -474,10 +491,16 @@ def test_make_vec_chooses_the_class():
     ours = make_vec(TOOL, 2, seed=3, vec_env_cls=DummyVecEnv, level="hard")
     assert isinstance(ours, DummyVecEnv)
     np.testing.assert_array_equal(ours.reset(), make_vec(TOOL, 2, seed=3, level="hard").reset())
-    with pytest.raises(ValueError, match="n_envs must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="n_envs must be an integer of at least 1, got 0"):
         make_vec(TOOL, 0)
-    with pytest.raises(ValueError, match="unknown level"):
+    with pytest.raises(ValueError, match="level must be one of"):
         make_vec(TOOL, level="none")
+
+
+def test_wrappers_of_a_task_are_kept():
+    env = make_vec(CHAIN, 2, seed=0, max_episode_steps=2)
+    env.reset()
+    assert [env.step(np.zeros(2, dtype=int))[2].tolist() for _ in range(2)] == [[False] * 2, [True] * 2]
 
 
 def test_subprocesses_give_the_same_episodes():

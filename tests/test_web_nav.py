@@ -102,9 +102,9 @@ def test_there_is_a_name_for_everything():
 
 
 def test_unknown_level():
-    with pytest.raises(ValueError, match="unknown level 'huge': choose one of 'easy', 'medium', 'hard'"):
+    with pytest.raises(ValueError, match="level must be one of 'easy', 'medium', 'hard', got 'huge'"):
         gym.make(ID, level="huge")
-    with pytest.raises(ValueError, match="n_lanes must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="n_lanes must be an integer of at least 1, got 0"):
         WebNav(0)
 
 

@@ -21,7 +21,7 @@ from torch import nn
 from seeupo_gym.agents.networks import select_rows
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
 from seeupo_gym.agents.turns import observed_turns
-from seeupo_gym.envs.task import TaskEnv
+from seeupo_gym.envs.task import bare_task_env
 from seeupo_gym.envs.vector import make_vec
 
 
@@ -87,7 +87,7 @@ class TurnPolicy(BasePolicy):
         if not isinstance(env, str):
             return cast(GymEnv, env)
         made: gym.Env[Any, Any] = gym.make(env)
-        return cls.make_vec(env, n_episodes, policy_kwargs) if isinstance(made.unwrapped, TaskEnv) else made
+        return made if bare_task_env(made) is None else cls.make_vec(env, n_episodes, policy_kwargs)
 
     def network_index(self, turn: int) -> int:
         """Which network plays a turn (counted from 0)."""

@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from seeupo_gym.agents.staged import Stages
 from seeupo_gym.agents.turn_policy import TurnPolicy
 from seeupo_gym.envs.episodes import EpisodeLanes
-from seeupo_gym.envs.task import HELD_OUT_SEED, MAX_SEED, TaskEnv
+from seeupo_gym.envs.task import HELD_OUT_SEED, MAX_SEED, bare_task_env
 from seeupo_gym.envs.vector import make_vec
 
 # Lanes of a native environment cost almost nothing, those of others are an environment each.
@@ -84,7 +84,7 @@ def evaluate(
         raise ValueError(f"n_episodes must be at least 1, got {n_episodes}")
     check_seeds(first_seed, n_episodes)
     probe = gym.make(env_id, **env_kwargs)
-    max_lanes = _MAX_NATIVE_LANES if isinstance(probe.unwrapped, TaskEnv) else _MAX_OTHER_LANES
+    max_lanes = _MAX_OTHER_LANES if bare_task_env(probe) is None else _MAX_NATIVE_LANES
     probe.close()
     n_lanes = min(n_episodes, max_lanes)
     policy = model.policy

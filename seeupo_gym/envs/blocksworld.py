@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from seeupo_gym.envs.arguments import check_count, check_flag
 from seeupo_gym.envs.blocksworld_tables import MAX_BLOCKS, tables
 from seeupo_gym.envs.counter_rng import integers, uniform
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level
@@ -46,11 +47,10 @@ class Blocksworld(Task):
         self, n_lanes: int = 1, level: str = "easy", blocks: int | None = None, spread: bool | None = None
     ) -> None:
         size = choose_level(level, LEVELS)
-        self.n_blocks = size.blocks if blocks is None else blocks
-        if not MIN_BLOCKS <= self.n_blocks <= MAX_BLOCKS:
-            raise ValueError(f"blocks must be from {MIN_BLOCKS} to {MAX_BLOCKS}, got {blocks}")
+        blocks = size.blocks if blocks is None else blocks
+        self.n_blocks = check_count("blocks", blocks, least=MIN_BLOCKS, most=MAX_BLOCKS)
         self.slip = size.slip
-        self.spread = size.spread if spread is None else spread
+        self.spread = size.spread if spread is None else check_flag("spread", spread)
         self.tables = tables(self.n_blocks)
         self.max_turns = TURNS_PER_MOVE * int(self.tables.longest.max())
         self._n_moves = self.n_blocks**2

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from seeupo_gym.envs.arguments import check_choice, check_count
 from seeupo_gym.envs.counter_rng import integers
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, StepResult, Task, TaskEnv, one_hot
 
@@ -18,12 +19,8 @@ class ContextChain(Task):
     """The batched dynamics; :class:`ContextChainEnv` documents the task."""
 
     def __init__(self, n_lanes: int = 1, turns: int = 6, actions: int = 4, reward: str = "fraction") -> None:
-        if turns < 1:
-            raise ValueError(f"turns must be at least 1, got {turns}")
-        if actions < 2:
-            raise ValueError(f"actions must be at least 2, got {actions}")
-        if reward not in REWARDS:
-            raise ValueError(f"reward must be one of {REWARDS}, got {reward!r}")
+        turns, actions = check_count("turns", turns), check_count("actions", actions, least=2)
+        check_choice("reward", reward, REWARDS)
         self.max_turns = turns
         self.n_actions = actions
         self.reward = reward

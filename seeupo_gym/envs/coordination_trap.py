@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from seeupo_gym.envs.arguments import check_count
 from seeupo_gym.envs.task import ALL_LANES, Lanes, StepResult, Task, TaskEnv, one_hot
 
 SAFE_ARM, RISKY_ARM = 0, 1
@@ -25,10 +26,8 @@ class CoordinationTrap(Task):
     """The batched dynamics; :class:`CoordinationTrapEnv` documents the task."""
 
     def __init__(self, n_lanes: int = 1, turns: int = 4, arms: int = 4) -> None:
-        if turns < 2:
-            raise ValueError(f"turns must be at least 2, so that there is something to coordinate, got {turns}")
-        if arms < 2:
-            raise ValueError(f"arms must be at least 2 (a safe and a risky one), got {arms}")
+        # Two turns, so that there is something to coordinate; a safe arm and a risky one.
+        turns, arms = check_count("turns", turns, least=2), check_count("arms", arms, least=2)
         self.max_turns = turns
         self.arms = arms
         self.action_space = spaces.Discrete(arms)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from seeupo_gym.envs.counter_rng import uniform
 from seeupo_gym.envs.deadline_planner_search import HOLD_UP, Jobs, look_ahead
+from seeupo_gym.envs.messages import find_action
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level
 
 
@@ -238,7 +239,7 @@ class DeadlinePlanner(Task):
             "corners; the way to the next corner takes 1. The clock shows 0. A job pays if it is done by the time "
             f"when it is due; earn as much of the pay of all jobs as you can, {SUCCESS_SHARE:.0%} of it is a success. "
             f'"{errors}" means so much more or so much less, as likely as not.{held_up} Write '
-            f'"serve {first}" to go to job {first} and do it, "plan longer" to learn the next "+-" of every open '
+            f'"serve job {first}" to go there and do it, "plan longer" to learn the next "+-" of every open '
             'job, which takes 1, or "wait", which takes 1.'
         )
         return "\n".join([rules, *(self._call(lane, job) for job in np.flatnonzero(self.open[lane]).tolist())])
@@ -255,8 +256,13 @@ class DeadlinePlanner(Task):
 
     def action_text(self, lane: int, action: NDArray[np.int64]) -> str:
         if action < self.plan:
-            return f"serve {JOB_NAMES[action]}"
+            return f"serve job {JOB_NAMES[action]}"
         return "plan longer" if action == self.plan else "wait"
+
+    def parse_action(self, lane: int, message: str) -> NDArray[np.int64]:
+        # Within other words "serve a" need not be about job A.
+        short = {f"serve {JOB_NAMES[job]}": job for job in range(self.level.n_jobs)}
+        return find_action(self, lane, message, short)
 
     def reply_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
         before, clock = self.before[lane], self.clock[lane]

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from seeupo_gym.envs.arguments import check_count
 from seeupo_gym.envs.counter_rng import integers, uniform
 from seeupo_gym.envs.task import ALL_LANES, MAX_SEED, NO_ACTION, Lanes, StepResult, Task, TaskEnv, choose_level, one_hot
 
@@ -143,23 +144,16 @@ class GarnetTree(Task):
         instance: int = 0,
     ) -> None:
         given = {"states": states, "actions": actions, "branching": branching, "coins": coins, "turns": turns}
-        self.size = choose_level(level, LEVELS)._replace(
-            **{name: value for name, value in given.items() if value is not None}
+        size = choose_level(level, LEVELS)._replace(**{name: v for name, v in given.items() if v is not None})
+        n_states = check_count("states", size.states, least=2, most=MAX_STATES)
+        self.size = Size(
+            n_states,
+            check_count("actions", size.actions, least=2, most=len(ROADS)),
+            check_count("branching", size.branching, most=n_states),
+            check_count("coins", size.coins, most=n_states - 1),
+            check_count("turns", size.turns),
         )
-        limits = {
-            "states": (2, MAX_STATES),
-            "actions": (2, len(ROADS)),
-            "branching": (1, self.size.states),
-            "coins": (1, self.size.states - 1),
-            "turns": (1, None),
-        }
-        for name, (least, most) in limits.items():
-            value = getattr(self.size, name)
-            if value < least or (most is not None and value > most):
-                allowed = f"at least {least}" if most is None else f"from {least} to {most}"
-                raise ValueError(f"{name} must be {allowed}, got {value}")
-        if not 0 <= instance <= MAX_SEED:
-            raise ValueError(f"instance must be in [0, 2**63), got {instance}")
+        instance = check_count("instance", instance, least=0, most=MAX_SEED)
         self.garnet = garnet(self.size, instance)
         if self.garnet.most == 0:
             raise ValueError(f"no road leads to a coin in instance {instance} of {self.size}: choose another one")

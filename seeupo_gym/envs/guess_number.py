@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from seeupo_gym.envs.arguments import check_choice, check_count
 from seeupo_gym.envs.counter_rng import integers, uniform
 from seeupo_gym.envs.messages import find_action
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, StepResult, Task, TaskEnv, choose_level, one_hot
@@ -51,17 +52,13 @@ LEVELS = {
 
 
 def _checked(level: Level) -> Level:
-    if not 2 <= level.range <= MAX_RANGE:
-        raise ValueError(f"range must be from 2 to {MAX_RANGE}, got {level.range}")
-    if level.turns < 1:
-        raise ValueError(f"turns must be at least 1, got {level.turns}")
-    if level.feedback not in HINTS:
-        raise ValueError(f"feedback must be one of {', '.join(map(repr, HINTS))}, got {level.feedback!r}")
-    if not 0.0 <= level.noise < 0.5:
-        raise ValueError(f"noise must be at least 0 and below 0.5, got {level.noise}")
+    check_choice("feedback", level.feedback, HINTS)
+    if not isinstance(level.noise, (int, float, np.floating)) or not 0.0 <= level.noise < 0.5:
+        raise ValueError(f"noise must be a number of at least 0 and below 0.5, got {level.noise!r}")
     if level.noise and level.feedback != "higher_lower":
         raise ValueError(f"noise must be 0 with feedback {level.feedback!r}, got {level.noise}")
-    return level
+    n_numbers = check_count("range", level.range, least=2, most=MAX_RANGE)
+    return Level(n_numbers, check_count("turns", level.turns), level.feedback, float(level.noise))
 
 
 class GuessNumber(Task):
@@ -78,6 +75,8 @@ class GuessNumber(Task):
         feedback: str | None = None,
         noise: float | None = None,
     ) -> None:
+        if feedback == "warmth" and noise is None:
+            noise = 0.0  # that of the level is for the other feedback
         given: dict[str, Any] = {"range": range, "turns": turns, "feedback": feedback, "noise": noise}
         self.level = _checked(choose_level(level, LEVELS)._replace(**{k: v for k, v in given.items() if v is not None}))
         n = self.level.range
@@ -195,8 +194,7 @@ class GuessNumber(Task):
         return f"{text} {left} {'guess' if left == 1 else 'guesses'} left."
 
     def parse_action(self, lane: int, message: str) -> NDArray[np.int64]:
-        number = message.strip()
-        return find_action(self, lane, f"guess {number}" if number.isdecimal() else message)
+        return find_action(self, lane, message, {str(number): number for number in range(self.level.range)})
 
 
 class GuessNumberEnv(TaskEnv):
@@ -250,7 +248,7 @@ class GuessNumberEnv(TaskEnv):
     - ``range`` (default: of the level, 2 to 500): how many numbers there are, from 0 on
     - ``turns`` (default: of the level, at least 1): length of the longest episode
     - ``feedback`` (default: of the level): ``"higher_lower"`` or ``"warmth"``
-    - ``noise`` (default: of the level, at least 0, below 0.5): how often "higher" and "lower" are false; 0 with warmth
+    - ``noise`` (default: of the level, with warmth 0; at least 0, below 0.5): how often "higher" and "lower" are false
     - ``render_mode``: ``"ansi"`` for a transcript
 
     ## Version History

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from seeupo_gym.envs.arguments import check_count, check_flag
 from seeupo_gym.envs.counter_rng import integers
 from seeupo_gym.envs.mastermind_codes import all_codes, feedback_table, minimax_guess
 from seeupo_gym.envs.messages import MessageError, plain
@@ -52,12 +53,11 @@ LEVELS = {
 
 
 def _checked(level: Level) -> Level:
-    if level.pegs < 1:
-        raise ValueError(f"pegs must be at least 1, got {level.pegs}")
-    if not 2 <= level.colours <= len(COLOURS):
-        raise ValueError(f"colours must be from 2 to {len(COLOURS)}, got {level.colours}")
-    if level.turns < 1:
-        raise ValueError(f"turns must be at least 1, got {level.turns}")
+    level = Level(
+        check_count("pegs", level.pegs),
+        check_count("colours", level.colours, least=2, most=len(COLOURS)),
+        check_count("turns", level.turns),
+    )
     if level.colours**level.pegs > MAX_CODES:
         raise ValueError(
             f"there may be at most {MAX_CODES} codes, got {level.colours} ** {level.pegs} = {level.colours**level.pegs}"
@@ -81,7 +81,7 @@ class Mastermind(Task):
     ) -> None:
         given: dict[str, Any] = {"pegs": pegs, "colours": colours, "turns": turns}
         self.level = _checked(choose_level(level, LEVELS)._replace(**{k: v for k, v in given.items() if v is not None}))
-        self.flat = flat
+        self.flat = flat = check_flag("flat", flat)
         n_pegs, n_colours, self.max_turns = self.level
         self._codes = all_codes(n_pegs, n_colours)
         self._table = feedback_table(n_pegs, n_colours)

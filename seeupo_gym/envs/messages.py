@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from seeupo_gym.envs.task import Task
 
 _N_SHOWN = 12
+# A number with its sign and all that is joined to it (also by a typographer's apostrophe, dash or minus), or a word.
+_SIGN, _JOINT = r"(?:(?<![a-z0-9])[-\u2212]|(?<![a-z0-9.])\.)", r"[.,'_/\u2019\u2013\u2212-]"
+_WORD = re.compile(rf"{_SIGN}?\d[a-z0-9]*(?:{_JOINT}\d[a-z0-9]*)*|[a-z0-9]+")
 
 
 class MessageError(ValueError):
@@ -33,20 +37,29 @@ def all_actions(space: spaces.Discrete | spaces.MultiDiscrete) -> NDArray[np.int
 
 
 def plain(text: str) -> str:
-    """Reduce a message to lower-case words and numbers, with single spaces between them."""
-    return " ".join(re.findall(r"[a-z0-9]+", text.casefold()))
+    """
+    Reduce a message to lower-case words and numbers, with single spaces between them.
+
+    A number stays whole, with its sign, so that none is taken for a part of it: -5, 3.9, 1,000 and 5-10 are not 5, 3, 1
+    and 5. After letters a hyphen is no sign: O-2041 becomes "o 2041".
+    """
+    return " ".join(_WORD.findall(text.casefold()))
 
 
-def find_action(task: Task, lane: int, message: str) -> NDArray[np.int64]:
+def find_action(
+    task: Task, lane: int, message: str, aliases: Mapping[str, int | NDArray[np.int64]] | None = None
+) -> NDArray[np.int64]:
     """
     Find the action whose text a message is, or contains, whatever its case and punctuation.
 
     Tried in this order: the whole message, its last line, what follows its last ``Action:`` (as agents that reason
-    first write), and the one action whose text occurs in it as whole words; of several, the longest.
+    first write), its last sentence, and the one action whose text occurs in it as whole words; of several, the longest.
 
     :param task: says what each action is called
     :param lane: the lane whose episode the message belongs to
     :param message: what was written
+    :param aliases: short texts for some actions; they count only alone, never within other words, and so does an
+        action's own text that is as short
     :return: the action, shape () or (components,)
     :raises MessageError: if the message means none, or several
     """
@@ -55,19 +68,23 @@ def find_action(task: Task, lane: int, message: str) -> NDArray[np.int64]:
     by_text: dict[str, NDArray[np.int64]] = {}
     for action in actions:
         by_text.setdefault(plain(task.action_text(lane, action)), np.asarray(action))
+    # What is short, such as "submit" or "offer", is easily said without being meant.
+    short = {plain(text): np.asarray(action) for text, action in (aliases or {}).items()}
     lines = [line for line in message.splitlines() if line.strip()] or [""]
-    after = re.split(r"action\s*:", message, flags=re.IGNORECASE)[-1]
-    for candidate in (message, lines[-1], after):
-        if plain(candidate) in by_text:
-            return by_text[plain(candidate)]
+    after_action = re.split(r"action\s*:", message, flags=re.IGNORECASE)[-1]
+    last_sentence = re.split(r"[.!?:;]\s+", message.strip())[-1]
+    for candidate in map(plain, (message, lines[-1], after_action, last_sentence)):
+        if candidate in by_text or candidate in short:
+            return by_text[candidate] if candidate in by_text else short[candidate]
     padded = f" {plain(message)} "
-    contained = sorted((text for text in by_text if text and f" {text} " in padded), key=len)
+    contained = sorted((text for text in by_text if text and text not in short and f" {text} " in padded), key=len)
     if contained and all(f" {text} " in f" {contained[-1]} " for text in contained):
         return by_text[contained[-1]]
     if contained:
         raise MessageError(f"That could mean several things: {', '.join(contained[-_N_SHOWN:])}. Write only one.")
     valid = _valid_texts(task, lane, actions)
-    more = f", and {len(valid) - _N_SHOWN} more" if len(valid) > _N_SHOWN else ""
+    # The last one stands for the others: an action of another kind than the first ones, such as to submit, comes last.
+    more = f"; and {len(valid) - _N_SHOWN} more, such as {valid[-1]}" if len(valid) > _N_SHOWN else ""
     raise MessageError(f"I do not understand that. You can write: {'; '.join(valid[:_N_SHOWN])}{more}.")
 
 

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.registration import load_env_creator
+from gymnasium.envs.registration import find_highest_version, get_env_id, load_env_creator, parse_env_id
 from numpy.typing import NDArray
 
 from seeupo_gym.envs import ENTRY_POINTS, ENV_IDS, NAMESPACE
 from seeupo_gym.envs.episodes import EpisodeLanes
-from seeupo_gym.envs.task import HELD_OUT_SEED, TaskEnv
+from seeupo_gym.envs.task import HELD_OUT_SEED, bare_task_env
 from seeupo_gym.envs.vector import TaskVecEnv, make_vec
 
 # A policy of the native vector environment: an action for every lane, randomness from the generator.
@@ -116,9 +116,18 @@ def measure(env_id: str, policy: Policy, n_episodes: int = N_EPISODES, **kwargs:
     :param kwargs: arguments of the environment
     :return: the mean return, to six decimals
     """
+    return _mean(_returns(env_id, policy, n_episodes, **kwargs))
+
+
+def _mean(returns: NDArray[np.float64]) -> float:
+    return round(float(returns.mean()), _DECIMALS)
+
+
+def _returns(env_id: str, policy: Policy, n_episodes: int = N_EPISODES, **kwargs: Any) -> NDArray[np.float64]:
+    """Play the first held-out seeds; see :func:`measure`."""
     env = make_vec(env_id, min(_N_LANES, n_episodes), **kwargs)
     if not isinstance(env, TaskVecEnv):
-        raise ValueError(f"{env_id} is not a task of this package, so its policies cannot play it")
+        raise ValueError(f"{env_id} is not a task of this package, or in a wrapper, so its policies cannot play it")
     rng = np.random.default_rng(_POLICY_SEED)
     returns = np.zeros(n_episodes, dtype=np.float64)
     with EpisodeLanes(env, HELD_OUT_SEED + np.arange(n_episodes)) as lanes:
@@ -128,21 +137,30 @@ def measure(env_id: str, policy: Policy, n_episodes: int = N_EPISODES, **kwargs:
             active = lanes.active
             returns[lanes.episodes[active]] += rewards[active]
             lanes.advance(obs, dones)
-    return round(float(returns.mean()), _DECIMALS)
+    return returns
 
 
 def reference_scores(env_id: str, **kwargs: Any) -> ReferenceScores | None:
     """
     Look up the reference scores of a task; for arguments that the table lacks they are measured and kept.
 
-    :param env_id: a registered id
+    :param env_id: a registered id, as ``gymnasium.make`` takes it: also without its version, or after its module
     :param kwargs: arguments of the environment
-    :return: the scores; None if the environment is not one of this package's, so that it has no expert
+    :return: the scores; None if the environment is not one of this package's, so that it has no expert; if it is in a
+        wrapper, such as the one that ``max_episode_steps`` adds; and if the expert is not better than random play by
+        more than chance explains, so that there is no scale
     """
+    namespace, name, version = parse_env_id(env_id.rpartition(":")[2])
+    env_id = get_env_id(namespace, name, find_highest_version(namespace, name) if version is None else version)
     if env_id not in ENV_IDS:
         return None
     settings = _settings(env_id, kwargs)
-    return REFERENCE_SCORES.get((env_id, settings)) or _measure_both(env_id, settings)
+    if (env_id, settings) in REFERENCE_SCORES:
+        return REFERENCE_SCORES[env_id, settings]
+    if bare_task_env(gym.make(env_id, **kwargs)) is None:
+        return None
+    scores, differ = _measure_both(env_id, settings)
+    return scores if differ else None
 
 
 def normalize(score: float, reference: ReferenceScores) -> float:
@@ -162,10 +180,10 @@ def optimal_value(env_id: str, **kwargs: Any) -> float | None:
 
     :param env_id: a registered id
     :param kwargs: arguments of the environment
-    :return: the expected return; None where it is not known exactly
+    :return: the expected return; None where it is not known exactly, which includes all wrappers
     """
-    base = gym.make(env_id, **kwargs).unwrapped
-    return base.task.optimal_value() if isinstance(base, TaskEnv) else None
+    base = bare_task_env(gym.make(env_id, **kwargs))
+    return None if base is None else base.task.optimal_value()
 
 
 def _settings(env_id: str, kwargs: dict[str, Any]) -> Settings:
@@ -177,9 +195,12 @@ def _settings(env_id: str, kwargs: dict[str, Any]) -> Settings:
 
 
 @cache
-def _measure_both(env_id: str, settings: Settings) -> ReferenceScores:
-    kwargs = dict(settings)
-    return ReferenceScores(measure(env_id, random_policy, **kwargs), measure(env_id, expert_policy, **kwargs))
+def _measure_both(env_id: str, settings: Settings) -> tuple[ReferenceScores, bool]:
+    """The scores, and whether the expert's is higher by more than three standard errors of the difference."""
+    random, expert = (_returns(env_id, policy, **dict(settings)) for policy in (random_policy, expert_policy))
+    gain = expert - random
+    differ = bool(gain.mean() > 3.0 * gain.std() / np.sqrt(len(gain)))
+    return ReferenceScores(_mean(random), _mean(expert)), differ
 
 
 def main() -> None:
@@ -189,7 +210,7 @@ def main() -> None:
         levels = gym.make(env_id).get_wrapper_attr("task").levels
         entries += [(env_id, ()), *((env_id, (("level", level),)) for level in levels[1:])]
     for env_id, settings in entries:
-        scores = _measure_both(env_id, settings)
+        scores, _ = _measure_both(env_id, settings)
         settings_code = "(" + "".join(f'("{name}", "{value}"),' for name, value in settings) + ")"
         print(f'    ("{env_id}", {settings_code}): ReferenceScores({scores.random}, {scores.expert}),')  # noqa: T201
 

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from seeupo_gym.envs.counter_rng import uniform
-from seeupo_gym.envs.messages import find_action, plain
+from seeupo_gym.envs.messages import find_action
 from seeupo_gym.envs.slot_dialogue_world import (
     LEVELS,
     MOODS,
@@ -247,7 +247,7 @@ class SlotDialogue(Task):
         successes = books & (n_met == len(level.slots))
         scores = np.where(successes, 1.0, books * PARTIAL_CREDIT * n_met / len(level.slots))
         # A dialogue without a booking costs all its turns: to make the user hang up soon must not pay.
-        rewards = dones * (scores - TURN_COST * np.where(books, turns, self.max_turns))
+        rewards = np.where(dones, scores - TURN_COST * np.where(books, turns, self.max_turns), 0.0)
         return StepResult(rewards.astype(np.float32), dones, successes)
 
     def _settle(self, ids: NDArray[np.int64], agreed: NDArray[np.bool_]) -> None:
@@ -321,8 +321,7 @@ class SlotDialogue(Task):
         # Also without the values, which are those heard anyway.
         short = {f"confirm {name}": self.first[Act.CONFIRM] + i for i, name in enumerate(self.level.slots)}
         short |= {"offer": self.first[Act.OFFER], "book": self.first[Act.BOOK]}
-        action = short.get(plain(message))
-        return find_action(self, lane, message) if action is None else np.array(action)
+        return find_action(self, lane, message, short)
 
     def reply_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
         reply = Reply(self.reply[lane])

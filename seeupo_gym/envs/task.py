@@ -9,8 +9,10 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 from numpy.typing import NDArray
 
+from seeupo_gym.envs.arguments import check_choice, check_count
 from seeupo_gym.envs.messages import find_action
 
 # Which lanes a call is about: an index array, or ``slice(None)`` for all of them without a copy.
@@ -57,8 +59,7 @@ def choose_level(level: str, levels: Mapping[str, LevelT]) -> LevelT:
     :return: what it sets
     :raises ValueError: for an unknown name; says which there are
     """
-    if level not in levels:
-        raise ValueError(f"unknown level {level!r}: choose one of {', '.join(map(repr, levels))}")
+    check_choice("level", level, levels)
     return levels[level]
 
 
@@ -81,9 +82,7 @@ class Task(ABC):
     levels: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, n_lanes: int = 1) -> None:
-        if n_lanes < 1:
-            raise ValueError(f"n_lanes must be at least 1, got {n_lanes}")
-        self.n_lanes = n_lanes
+        self.n_lanes = n_lanes = check_count("n_lanes", n_lanes)
         self.turns = np.zeros(n_lanes, dtype=np.int64)
         self.task_seeds = np.zeros(n_lanes, dtype=np.uint64)
         self.noise_seeds = np.zeros(n_lanes, dtype=np.uint64)
@@ -253,18 +252,21 @@ class TaskEnv(gym.Env[Any, Any]):
         checked = self.task.check_actions(np.asarray(action)[None])[0]
         return self.take(checked, self.task.action_text(0, checked) if self.render_mode == "ansi" else "")
 
-    def take(self, action: NDArray[np.int64], message: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def take(
+        self, action: NDArray[np.int64], message: str, complaint: str = ""
+    ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """
         Take one turn with an action that is checked already, or with ``NO_ACTION``.
 
         :param action: shape () or (components,)
         :param message: what the agent wrote, for the transcript
+        :param complaint: what is said of a message that means no action, before the task's reply
         :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
         """
         if not self._running:
             raise gym.error.ResetNeeded("the episode is over (or never began): call reset() before step()")
-        self._last = action, self.task.step(action[None])
-        result = self._last[1]
+        result = self.task.step(action[None])
+        self._last, self._complaint = (action, result), f"{complaint}\n" if complaint else ""
         done = bool(result.dones[0])
         self._running = not done
         if self.render_mode == "ansi":
@@ -275,7 +277,7 @@ class TaskEnv(gym.Env[Any, Any]):
     @property
     def last_reply(self) -> str:
         """What the agent reads after the last turn."""
-        return self.task.reply_text(0, *self._last)
+        return self._complaint + self.task.reply_text(0, *self._last)
 
     def render(self) -> str | None:
         """Return the transcript so far (``render_mode="ansi"``), else None."""
@@ -289,3 +291,16 @@ class MaskedTaskEnv(TaskEnv):
         """Return which choices are valid now, shape (sum of choices,)."""
         mask: NDArray[np.bool_] = self.task.action_masks()[0]
         return mask
+
+
+def bare_task_env(env: gym.Env[Any, Any]) -> TaskEnv | None:
+    """
+    Tell whether an environment is a task and nothing else.
+
+    :param env: any environment
+    :return: the task's environment, without the checks that ``gymnasium.make`` wraps it in; None if it is something
+        else, or if a wrapper (such as the ``TimeLimit`` of ``max_episode_steps``) may change what it does
+    """
+    while isinstance(env, (PassiveEnvChecker, OrderEnforcing)):
+        env = env.env
+    return env if isinstance(env, TaskEnv) else None

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from seeupo_gym.envs.messages import MessageError
-from seeupo_gym.envs.task import NO_ACTION, TaskEnv
+from seeupo_gym.envs.task import NO_ACTION, TaskEnv, bare_task_env
 
 MAX_TEXT_LENGTH = 20_000
 
@@ -24,15 +24,17 @@ class TextView(gym.Env[str, str]):
     a reply that says what would be understood, and costs the turn. The dynamics, rewards and seeds are the task's.
 
     :param env: a task of this package, for example ``gym.make("seeupo_gym/ToolChain-v0")``
-    :raises TypeError: for any other environment
+    :raises TypeError: for any other environment, and for a task in a wrapper, which belongs around this view
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it mutable)
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
-        base = env.unwrapped
-        if not isinstance(base, TaskEnv):
-            raise TypeError(f"TextView needs one of this package's tasks (see docs/environments.md), got {base}")
+        base = bare_task_env(env)
+        if base is None and isinstance(env.unwrapped, TaskEnv):
+            raise TypeError(f"TextView plays the task without its wrappers: put them around TextView, got {env}")
+        if base is None:
+            raise TypeError(f"TextView needs one of this package's tasks (see docs/environments.md), got {env}")
         self.env = base
         self.task = base.task
         self.max_turns = base.max_turns
@@ -61,10 +63,13 @@ class TextView(gym.Env[str, str]):
         try:
             choice = self.task.parse_action(0, action)
         except MessageError as error:
-            choice, complaint = np.full(self.env.action_space.shape or (), NO_ACTION), f"{error}\n"
-        _, reward, terminated, truncated, info = self.env.take(choice, action)
-        reply = complaint + self.env.last_reply
-        return reply, reward, terminated, truncated, {**info, "malformed": bool(complaint)}
+            choice, complaint = np.full(self.env.action_space.shape or (), NO_ACTION), str(error)
+        _, reward, terminated, truncated, info = self.env.take(choice, action, complaint)
+        return self.env.last_reply, reward, terminated, truncated, {**info, "malformed": bool(complaint)}
+
+    def reseed_noise(self, seed: int) -> None:
+        """See :meth:`TaskEnv.reseed_noise`."""
+        self.env.reseed_noise(seed)
 
     def expert_message(self) -> str:
         """What the reference expert would write now."""

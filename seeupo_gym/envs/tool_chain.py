@@ -9,8 +9,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from seeupo_gym.envs.arguments import check_flag
 from seeupo_gym.envs.counter_rng import integers, uniform
-from seeupo_gym.envs.messages import find_action, plain
+from seeupo_gym.envs.messages import find_action
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level, one_hot
 from seeupo_gym.envs.tool_chain_world import LEVELS, TOOLS, TYPES, paths
 
@@ -33,7 +34,7 @@ class ToolChain(Task):
 
     def __init__(self, n_lanes: int = 1, level: str = "easy", flat: bool = False) -> None:
         self.level = choose_level(level, LEVELS)
-        self.flat = flat
+        self.flat = flat = check_flag("flat", flat)
         self.max_turns = self.level.max_turns
         n_tools, n_records = self.level.n_tools, self.level.n_records
         self.submit = n_tools
@@ -193,10 +194,8 @@ class ToolChain(Task):
         return f"Tool: {replies[int(self.status[lane])]}"
 
     def parse_action(self, lane: int, message: str) -> NDArray[np.int64]:
-        if plain(message).startswith("submit"):  # with the answer or without it
-            action = self.submit * self.level.n_records if self.flat else [self.submit, 0]
-            return np.array(action)
-        return find_action(self, lane, message)
+        submit = np.array(self.submit * self.level.n_records if self.flat else [self.submit, 0])
+        return find_action(self, lane, message, {"submit": submit})  # also without the answer
 
 
 class ToolChainEnv(MaskedTaskEnv):

@@ -18,8 +18,9 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
+from seeupo_gym.envs.arguments import check_count
 from seeupo_gym.envs.counter_rng import hash_bits
-from seeupo_gym.envs.task import ALL_LANES, HELD_OUT_SEED, MAX_SEED, Lanes, Task, TaskEnv
+from seeupo_gym.envs.task import ALL_LANES, HELD_OUT_SEED, MAX_SEED, Lanes, Task, bare_task_env
 
 # Stream of the seeds that an unseeded reset draws from the seed of the episode before it.
 _NEXT_SEED_STREAM = 0x5EED
@@ -296,16 +297,17 @@ def make_vec(
     :param n_envs: number of environments, at least 1
     :param seed: environment ``i`` starts from ``seed + i`` at its next reset; None: random
     :param vec_env_cls: SB3 class to use (``DummyVecEnv``, ``SubprocVecEnv``); None: a batched
-        :class:`TaskVecEnv` for this package's tasks, ``DummyVecEnv`` for all others
+        :class:`TaskVecEnv` for this package's tasks, ``DummyVecEnv`` for all others and for tasks in a wrapper, such
+        as the one that ``max_episode_steps`` adds
     :param kwargs: arguments of the environment
     :return: an SB3 vector environment that reports episode statistics and takes queues of seeds
     """
-    if n_envs < 1:
-        raise ValueError(f"n_envs must be at least 1, got {n_envs}")
+    n_envs = check_count("n_envs", n_envs)
     if vec_env_cls is None:
         first = gym.make(env_id, **kwargs)
-        if isinstance(first.unwrapped, TaskEnv):
-            return TaskVecEnv(first.unwrapped.make_task(n_envs), seed)
+        task_env = bare_task_env(first)
+        if task_env is not None:
+            return TaskVecEnv(task_env.make_task(n_envs), seed)
         first.close()
         vec_env_cls = DummyVecEnv
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from seeupo_gym.envs.counter_rng import hash_bits, uniform
-from seeupo_gym.envs.messages import find_action, plain
+from seeupo_gym.envs.messages import find_action
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level, one_hot
 from seeupo_gym.envs.web_nav_site import (
     ADD,
@@ -321,10 +320,10 @@ class WebNav(Task):
         return f"{text}\nReward: {result.rewards[0]:.3g}" if done else text
 
     def parse_action(self, lane: int, message: str) -> NDArray[np.int64]:
-        number = re.fullmatch(r"(?:action )?click (\d+)", plain(message.strip().rpartition("\n")[2]))
-        if number and 1 <= int(number[1]) <= self.site.n_slots:
-            return np.array(int(number[1]) - 1)
-        return find_action(self, lane, message)
+        # Also by its number alone, and as it stands on the page.
+        elements = self.shop.elements(lane, int(self.page[lane]))
+        short = {f"click {slot + 1}": slot for slot in range(self.site.n_slots)}
+        return find_action(self, lane, message, short | {f"click {text}": slot for slot, text in elements.items()})
 
 
 class WebNavEnv(MaskedTaskEnv):

@@ -253,6 +253,15 @@ class Shop:
         labels += [f"element {i + 1}" for i in range(len(labels), self.site.n_slots)]
         return [*labels, "Back", "Home", "Cart"]
 
+    def elements(self, lane: int, page: int) -> dict[int, str]:
+        """The elements in the slots of a page, with number, role and label."""
+        labels, events = self.labels(lane, page), self.site.events[page]
+        elements = {}
+        for i in np.flatnonzero(events[: self.site.n_slots] != NOTHING).tolist():
+            role = "link" if events[i] == LINK else "option" if events[i] >= DELIVERY else "button"
+            elements[i] = f'[{i + 1}] {role} "{labels[i]}"'
+        return elements
+
     def title(self, lane: int, page: int) -> str:
         """The title of a page, without what is in the cart."""
         if self.site.kind[page] == LIST:
@@ -274,14 +283,12 @@ class Shop:
         :param item: what is in the cart
         :return: its title, its elements with their numbers, and the menu
         """
-        site, labels, events = self.site, self.labels(lane, page), self.site.events[page]
-        title = self.title(lane, page)
+        site, labels, title = self.site, self.labels(lane, page), self.title(lane, page)
         lines = [f"Page: {title}: {item}" if page in (CART, CHECKOUT) else f"Page: {title}"]
-        for i in np.flatnonzero(events[: site.n_slots] != NOTHING).tolist():
-            role = "link" if events[i] == LINK else "option" if events[i] >= DELIVERY else "button"
+        for i, element in self.elements(lane, page).items():
             note = " (chosen)" if i == chosen else "" if mask[i] else " (not available)"
             if site.kind[page] == LIST and i < self.level.page_size:
                 note = f": {self.details(lane, int(site.first_listed[page]) + i, 1)}"
-            lines.append(f'[{i + 1}] {role} "{labels[i]}"{note}')
+            lines.append(f"{element}{note}")
         menu = [f'"{labels[i]}"' for i in range(site.n_slots, site.n_actions) if mask[i]]
         return "\n".join([*lines, f"Menu: {', '.join(menu) or 'none'}."])

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from seeupo_gym.envs.suites.text_suite import WIDE_CHARSET, CrashError, TextSuiteEnv, check_choice, check_count
+from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.suites.text_suite import WIDE_CHARSET, CrashError, TextSuiteEnv
 
 try:
     import fcntl
@@ -198,7 +199,7 @@ class AppWorldEnv(TextSuiteEnv):
         timeout: int = 100,
         render_mode: str | None = None,
     ) -> None:
-        check_count("timeout", timeout)
+        timeout = check_count("timeout", timeout)
         check_choice("reward", reward, ("fraction", "success"))
         super().__init__(turns, render_mode)
         if tasks is None:

@@ -10,8 +10,9 @@ import json
 import string
 from typing import Any, NamedTuple
 
+from seeupo_gym.envs.arguments import check_choice
 from seeupo_gym.envs.suites.bfcl_calls import MAX_CALLS, MAX_MESSAGE, Toolbox, fingerprint, read_calls
-from seeupo_gym.envs.suites.text_suite import TextSuiteEnv, check_choice
+from seeupo_gym.envs.suites.text_suite import TextSuiteEnv
 
 INSTALL = "BFCLMultiTurn-v0 needs: pip install --no-deps bfcl-eval==2026.3.23 && pip install mpmath==1.3.0"
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")

@@ -8,8 +8,9 @@ import math
 import string
 from typing import Any, NamedTuple
 
+from seeupo_gym.envs.arguments import check_choice, check_count
 from seeupo_gym.envs.suites.own_randomness import OwnRandomness
-from seeupo_gym.envs.suites.text_suite import TextSuiteEnv, check_choice, check_count
+from seeupo_gym.envs.suites.text_suite import TextSuiteEnv
 
 # The game reads this many characters from the end of a message: some of its patterns take quadratic time.
 READ_LENGTH = 1_000

@@ -9,6 +9,7 @@ import re
 import time
 from typing import Any
 
+from seeupo_gym.envs.arguments import check_choice, check_count
 from seeupo_gym.envs.suites.miniwob_browser import (
     Browser,
     Element,
@@ -18,7 +19,7 @@ from seeupo_gym.envs.suites.miniwob_browser import (
     quote,
     read_elements,
 )
-from seeupo_gym.envs.suites.text_suite import TextSuiteEnv, check_choice, check_count
+from seeupo_gym.envs.suites.text_suite import TextSuiteEnv
 
 # Keys are sent one by one.
 MAX_TYPED = 256

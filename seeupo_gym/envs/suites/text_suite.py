@@ -6,12 +6,12 @@ import re
 import string
 import warnings
 from abc import abstractmethod
-from collections.abc import Collection
 from typing import Any, ClassVar
 
 import gymnasium as gym
 from gymnasium import spaces
 
+from seeupo_gym.envs.arguments import check_count
 from seeupo_gym.envs.task import HELD_OUT_SEED, MAX_SEED
 
 # Latin-1, general punctuation and currencies, for texts that people wrote.
@@ -22,34 +22,6 @@ WIDE_CHARSET = string.printable + "".join(
 
 class CrashError(RuntimeError):
     """A program that plays a suite died, hangs, or gave an answer that is of no use."""
-
-
-def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
-    """
-    Check an argument.
-
-    :param name: its name
-    :param value: its value
-    :param choices: the values there are
-    :raises ValueError: for another value
-    """
-    if value not in tuple(choices):
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
-
-
-def check_count(name: str, value: Any, least: int = 1, most: int | None = None) -> None:
-    """
-    Check an argument that counts something.
-
-    :param name: its name
-    :param value: its value
-    :param least: the smallest value there is
-    :param most: the largest one, None: there is none
-    :raises ValueError: for another value
-    """
-    if type(value) is not int or value < least or (most is not None and value > most):
-        limits = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{name} must be an integer {limits}, got {value!r}")
 
 
 class TextSuiteEnv(gym.Env[str, str]):
@@ -76,11 +48,10 @@ class TextSuiteEnv(gym.Env[str, str]):
     max_seed: ClassVar[int] = MAX_SEED
 
     def __init__(self, turns: int, render_mode: str | None) -> None:
-        check_count("turns", turns)
         if render_mode not in (None, *self.metadata["render_modes"]):
             # A TypeError, as SB3's make_vec_env expects (see TaskEnv).
             raise TypeError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
-        self.max_turns = turns
+        self.max_turns = check_count("turns", turns)
         self.render_mode = render_mode
         self.observation_space = spaces.Text(self.max_observation, min_length=0, charset=self.charset)
         self.action_space = spaces.Text(self.max_message, min_length=0, charset=self.charset)

@@ -9,7 +9,8 @@ import subprocess
 import weakref
 from typing import Any
 
-from seeupo_gym.envs.suites.text_suite import CrashError, TextSuiteEnv, check_choice, check_count
+from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.suites.text_suite import CrashError, TextSuiteEnv
 
 # The suite's own folds: each has so many games, numbered from here on.
 FOLD_STARTS = {"train": 0, "dev": 10_000, "test": 20_000}
@@ -202,11 +203,10 @@ class TextWorldExpressEnv(TextSuiteEnv):
         check_choice("game", game, games)
         check_choice("fold", fold, FOLD_STARTS)
         check_choice("reward", reward, ("final", "delta"))
-        check_count("n_games", n_games, most=FOLD_SIZE)
         super().__init__(turns, render_mode)
         self.game, self.fold, self.reward = game, fold, reward
         self.params = _params_text(params)
-        self.n_games = n_games
+        self.n_games = check_count("n_games", n_games, most=FOLD_SIZE)
         self._java: JavaProcess | None = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,0 +1,53 @@
+"""Checks of the arguments of environments; each error names the argument, what it may be, and what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+
+def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
+    """
+    Check an argument.
+
+    :param name: its name
+    :param value: its value
+    :param choices: the values there are
+    :raises ValueError: for another value
+    """
+    if value not in tuple(choices):
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def check_count(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
+    """
+    Check an argument that counts something.
+
+    :param name: its name
+    :param value: its value
+    :param least: the smallest value there is
+    :param most: the largest one, None: there is none
+    :return: its value as Python's own integer: arithmetic with those of NumPy can overflow
+    :raises ValueError: for another value
+    """
+    is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_integer or value < least or (most is not None and value > most):
+        limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name} must be an integer {limits}, got {value!r}")
+    return int(value)
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """
+    Check an argument that is true or false.
+
+    :param name: its name
+    :param value: its value
+    :return: its value as Python's own bool
+    :raises ValueError: for another value
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+    return bool(value)

@@ -157,6 +157,18 @@ def test_schedules_follow_the_progress():
     assert model.policy.optimizer.param_groups[-1]["lr"] == pytest.approx(0.0)
 
 
+def test_schedules_end_at_zero_where_training_overshoots():
+    """An iteration is 32 steps. A negative progress would be a negative learning rate: a step to worse actions."""
+    linear = dict.fromkeys(("learning_rate", "clip_range", "factor_clip", "ent_coef"), lambda p: 0.1 * p)
+    model = SeeUPO("MlpPolicy", TRAP, **SMALL, **linear)
+    before = weights(model).clone()
+    model.learn(10)
+    settings = model._update_settings(model._current_progress_remaining)
+    assert (settings.clip_low, settings.clip_high, settings.factor_clip, settings.ent_coef) == (0.0,) * 4
+    assert [group["lr"] for group in model.policy.optimizer.param_groups] == [0.0] * 4
+    assert th.equal(before, weights(model))
+
+
 def test_evaluate_policy_plays_each_turn_with_its_own_policy():
     for env in (Monitor(gym.make(TRAP)), make_vec(TRAP, 3), make_vec_env(TRAP, 2)):
         model = SeeUPO("MlpPolicy", TRAP, **SMALL)
@@ -378,6 +390,11 @@ def test_user_s_hparam_callback(tmp_path):
         (dict(turn_policies="both"), "turn_policies must be one of"),
         (dict(update_order="sideways"), "update_order must be one of"),
         (dict(seed=-1), "seed must be non-negative"),
+        (dict(clip_range=-0.2), "clip_range must not be negative, got -0.2"),
+        (dict(clip_range_high=-0.2), "clip_range_high must not be negative"),
+        (dict(factor_clip=-0.1), "factor_clip must not be negative"),
+        (dict(kl_coef=-1.0), "kl_coef must not be negative"),
+        (dict(reference_kl_coef=float("nan")), "reference_kl_coef must not be negative, got nan"),
     ],
 )
 def test_settings_out_of_range(kwargs, message):

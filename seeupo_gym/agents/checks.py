@@ -19,6 +19,8 @@ from seeupo_gym.agents.update_rules import UPDATE_RULES
 
 _AT_LEAST_ONE = ("n_groups", "n_epochs", "batch_size", "micro_batch_size", "max_turns")
 _POSITIVE = ("advantage_clip", "target_kl", "max_grad_norm")
+# Some may be schedules, whose values are only known in training.
+_NOT_NEGATIVE = ("clip_range", "clip_range_high", "factor_clip", "kl_coef", "reference_kl_coef")
 _CHOICES = {
     "advantage_estimator": ADVANTAGE_ESTIMATORS,
     "normalize_advantage": NORMALIZATIONS,
@@ -55,6 +57,10 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         bound = settings.get(name)
         if bound is not None and not bound > 0.0:
             raise ValueError(f"{name} must be positive, got {bound}")
+    for name in _NOT_NEGATIVE:
+        coef = settings.get(name)
+        if coef is not None and not callable(coef) and not coef >= 0.0:
+            raise ValueError(f"{name} must not be negative, got {coef}")
     for name, words in _CHOICES.items():
         word = settings.get(name, words[0])
         if word not in words and not (name == "update_order" and not isinstance(word, str)):

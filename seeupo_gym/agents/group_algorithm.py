@@ -277,6 +277,8 @@ class GroupAlgorithm(BaseAlgorithm):
                     break
                 iteration += 1
                 self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
+                # The last iteration overshoots: a schedule must end where it ends, not go on below zero.
+                self._current_progress_remaining = max(0.0, self._current_progress_remaining)
                 self.train()
                 if log_interval is not None and iteration % log_interval == 0:
                     self.dump_logs(iteration)

@@ -163,8 +163,8 @@ def log_prob_and_entropy(
         log_prob = _gather(log_probs, actions)
         return log_prob, -(log_probs.exp() * log_probs).sum(dim=1) if with_entropy else None
     distribution = parametrize(distribution, params, log_std, action_masks)
-    if actions.ndim > 2:  # a Box of several dimensions, whose distribution is flat
-        actions = actions.flatten(start_dim=1)
+    if isinstance(distribution, DiagGaussianDistribution):  # whose actions are flat, whatever the shape of the Box
+        actions = actions.reshape(params.shape)
     return _log_prob(distribution, actions, per_component), distribution.entropy() if with_entropy else None
 
 

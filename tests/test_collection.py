@@ -300,9 +300,30 @@ class Endless(WalkEnv):
         return obs, reward, False, False, info
 
 
-def test_unknown_horizon_is_an_error_that_says_what_to_do():
+class NothingSaid(WalkEnv):
+    max_turns = None
+
+
+@pytest.mark.parametrize("cls", [Endless, NothingSaid])
+def test_unknown_horizon_is_an_error_that_says_what_to_do(cls):
     with pytest.raises(ValueError, match=r"max_turns=.*TimeLimit"):
-        SeeUPO("MlpPolicy", Endless(), seed=0)
+        SeeUPO("MlpPolicy", cls(), seed=0)
+
+
+@pytest.mark.parametrize("vec_env_cls", [None, DummyVecEnv, SubprocVecEnv])
+def test_horizon_of_a_time_limit_around_an_unregistered_environment(vec_env_cls):
+    def make():
+        return gym.wrappers.TimeLimit(Endless(), 4)
+
+    env = make() if vec_env_cls is None else vec_env_cls([make])
+    model = SeeUPO("MlpPolicy", env, n_groups=1, group_size=2, seed=0).learn(1)
+    assert model.n_turns == len(model.rollout_buffer.turn_batches) == 4
+    model.env.close()
+
+
+def test_new_model_without_an_environment_is_an_error():
+    with pytest.raises(ValueError, match="env is None"):
+        SeeUPO("MlpPolicy", None)
 
 
 def test_endless_episode_is_an_error_and_not_a_hang():

@@ -126,7 +126,9 @@ class GroupAlgorithm(BaseAlgorithm):
 
     def _resolve_environment(self) -> None:
         """Learn the number of turns, and whether there are masks, from the environment."""
-        horizon = None if self.env is None else find_horizon(self.env)
+        if self.env is None:
+            raise ValueError("env is None: a new model needs an environment, whose spaces its networks are made for")
+        horizon = find_horizon(self.env)
         self.horizon_known = horizon is not None
         self.n_turns = self.max_turns or horizon
         if self.n_turns is None:
@@ -135,7 +137,7 @@ class GroupAlgorithm(BaseAlgorithm):
                 "pass max_turns=..., or wrap the environment with gymnasium.wrappers.TimeLimit"
             )
         check_update_order(self.update_order, self.n_turns)
-        masks = self.env is not None and is_masking_supported(self.env)
+        masks = is_masking_supported(self.env)
         self.masked = self.use_masking and masks and not isinstance(self.action_space, spaces.Box)
 
     def set_random_seed(self, seed: int | None = None) -> None:

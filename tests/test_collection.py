@@ -234,6 +234,20 @@ def test_all_false_mask_is_an_error():
         model.learn(10)
 
 
+def test_a_parked_lane_is_not_asked_for_masks():
+    class Env(MaskedEnv):
+        n_asked = 0
+
+        def action_masks(self):
+            assert self.turn < 3, "the episode is over"
+            Env.n_asked += 1
+            return super().action_masks()
+
+    env = DummyVecEnv([lambda: SeedQueue(Env())] * 3)
+    model = SeeUPO("MlpPolicy", env, n_groups=2, group_size=2, seed=0).learn(1)
+    assert Env.n_asked == model.num_timesteps == 4 * 3, "once for each action"
+
+
 def test_wrong_mask_shape_is_an_error():
     class Env(MaskedEnv):
         def action_masks(self):

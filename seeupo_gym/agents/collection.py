@@ -8,7 +8,6 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
-from sb3_contrib.common.maskable.utils import get_action_masks
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
@@ -146,10 +145,12 @@ def _action_masks(
 ) -> NDArray[np.bool_] | None:
     if not model.masked:
         return None
-    base = env.unwrapped
-    given = base.action_masks() if isinstance(base, TaskVecEnv) else get_action_masks(env)
-    masks: NDArray[np.bool_] = np.asarray(given, dtype=bool).reshape(env.num_envs, -1)[acting]
-    lanes = np.arange(env.num_envs)[acting]
+    base, lanes = env.unwrapped, np.arange(env.num_envs)[acting]
+    if isinstance(base, TaskVecEnv):
+        masks = base.action_masks()[acting]
+    else:  # of the acting lanes alone: where an episode is over, an environment may have no answer
+        given = env.env_method("action_masks", indices=lanes.tolist())
+        masks = np.asarray(given, dtype=bool).reshape(len(lanes), -1)
     check_masks(masks, model.action_space, lanes, turns[acting], model.num_timesteps)
     return masks
 

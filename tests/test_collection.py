@@ -257,14 +257,17 @@ def test_wrong_mask_shape_is_an_error():
         SeeUPO("MlpPolicy", Env(), seed=0).learn(10)
 
 
-@pytest.mark.parametrize("poison", ["reward", "observation"])
-def test_non_finite_numbers_stop_training_and_keep_what_was_learned(poison):
+# An observation is named with the turn that would have acted on it.
+@pytest.mark.parametrize(("poison", "turn"), [("reward", 1), ("observation", 2)])
+def test_non_finite_numbers_stop_training_and_keep_what_was_learned(poison, turn):
     env = DummyVecEnv([lambda: SeedQueue(WalkEnv())] * 3)
     model = SeeUPO("MlpPolicy", env, n_groups=1, group_size=3, seed=0)
     model.learn(1)
     learned = {k: v.clone() for k, v in model.policy.state_dict().items()}
     env.envs[2].unwrapped.poison = poison
-    with pytest.raises(NonFiniteError, match=rf"environment 2 returned a non-finite {poison} at turn 1 \(step \d+\)"):
+    with pytest.raises(
+        NonFiniteError, match=rf"environment 2 returned a non-finite {poison} at turn {turn} \(step \d+\)"
+    ):
         model.learn(10, reset_num_timesteps=False)
     assert all(th.equal(learned[k], v) for k, v in model.policy.state_dict().items())
     env.envs[2].unwrapped.poison = None
@@ -279,6 +282,41 @@ def test_non_finite_logits_name_the_turn_and_the_environment():
     model = SeeUPO("MlpPolicy", make_walks(2), n_groups=1, group_size=2, seed=0)
     model.policy.turns[1].action_net.bias.data[0] = np.nan
     with pytest.raises(NonFiniteError, match="policy of turn 1 gives non-finite action parameters for environment 0"):
+        model.learn(10)
+
+
+class Unequal(WalkEnv):
+    """Episodes of the given number of turns."""
+
+    def __init__(self, length):
+        super().__init__()
+        self.given = length
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = super().reset(seed=seed, options=options)
+        self.length = self.given
+        return obs, info
+
+
+@pytest.mark.parametrize("schedule", ["sweep", "staged"])
+def test_non_finite_logits_name_the_environment_also_where_others_are_parked(schedule):
+    env = DummyVecEnv([lambda length=length: SeedQueue(Unequal(length)) for length in (1, 1, 4)])
+    model = SeeUPO("MlpPolicy", env, n_groups=1, group_size=3, seed=0, schedule=schedule)
+    model.policy.turns[3].action_net.bias.data[0] = np.nan
+    with pytest.raises(NonFiniteError, match="policy of turn 3 gives non-finite action parameters for environment 2"):
+        model.learn(10)
+
+
+@pytest.mark.parametrize("queued", [True, False])
+def test_non_finite_observation_of_a_reset_is_the_environment_s_fault(queued):
+    class Env(WalkEnv):
+        def _obs(self):
+            return np.where(self.poison is not None and self.turn == 0, np.nan, super()._obs()).astype(np.float32)
+
+    wrap = SeedQueue if queued else Monitor
+    env = DummyVecEnv([lambda poison=poison: wrap(Env(poison)) for poison in (None, "reset")])
+    model = SeeUPO("MlpPolicy", env, n_groups=1, group_size=2, seed=0)
+    with pytest.raises(NonFiniteError, match=r"environment 1 returned a non-finite observation at turn 0 \(step 0\)"):
         model.learn(10)
 
 

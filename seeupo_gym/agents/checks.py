@@ -131,23 +131,19 @@ def check_spaces(observation_space: spaces.Space[Any], action_space: spaces.Spac
         )
 
 
-def check_finite_step(
-    obs: Any, rewards: NDArray[Any], lanes: NDArray[np.int64], turns: NDArray[np.int64], step: int
-) -> None:
+def check_finite(what: str, given: Any, lanes: NDArray[np.int64], turns: NDArray[np.int64], step: int) -> None:
     """
-    Refuse NaN and infinite observations and rewards.
+    Refuse NaN and infinite numbers.
 
-    :param obs: observations after the step
-    :param rewards: rewards of the step
+    :param what: "observation" or "reward"
+    :param given: those of all environments; observations may be a dictionary
     :param lanes: the environments whose episodes are used
-    :param turns: the turn that each environment took
+    :param turns: the turn of each environment: the one that was rewarded, or that the observation is for
     :param step: number of environment steps taken so far
     :raises NonFiniteError: names the environment, the turn and the step
     """
-    named = (
-        {f"observation {key!r}": value for key, value in obs.items()} if isinstance(obs, dict) else {"observation": obs}
-    )
-    for name, values in (("reward", rewards), *named.items()):
+    named = {f"{what} {key!r}": values for key, values in given.items()} if isinstance(given, dict) else {what: given}
+    for name, values in named.items():
         if values.dtype.kind != "f" or np.isfinite(values).all():
             continue
         wrong = ~np.isfinite(values[lanes]).reshape(len(lanes), -1).all(axis=1)

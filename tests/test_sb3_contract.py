@@ -123,6 +123,46 @@ def test_resumed_run_goes_on_as_if_it_had_not_stopped(tmp_path):
     assert th.equal(weights(straight), weights(resumed))
 
 
+def sampled(model):
+    """Actions of 50 stochastic predictions."""
+    obs, starts = np.zeros((50, 14), dtype=np.float32), np.ones(50, dtype=bool)
+    return model.predict(obs, None, starts)[0].tolist()
+
+
+def test_samples_of_predict_go_on_after_load_and_restart_with_the_seed(tmp_path):
+    model = SeeUPO("MlpPolicy", CHAIN, **SMALL)
+    first = sampled(model)
+    model.save(tmp_path / "model")
+    second = sampled(model)
+    assert sampled(SeeUPO.load(tmp_path / "model")) == second != first
+    model.set_random_seed(0)
+    assert sampled(model) == first
+
+
+def test_load_with_a_seed_begins_anew(tmp_path):
+    model = SeeUPO("MlpPolicy", CHAIN, **SMALL).learn(1)
+    model.save(tmp_path / "model")
+    loaded = [SeeUPO.load(tmp_path / "model", env=make_vec(CHAIN, 8), seed=seed) for seed in (1, 1, 2)]
+    assert [m.streams.root for m in loaded] == [m.seed for m in loaded] == [1, 1, 2]
+    for m in loaded:
+        m.learn(1, reset_num_timesteps=False)
+    assert th.equal(weights(loaded[0]), weights(loaded[1]))
+    assert not th.equal(weights(loaded[0]), weights(loaded[2]))
+
+
+def test_set_up_for_a_device_restarts_no_stream_that_is_on_it(tmp_path):
+    model = SeeUPO("MlpPolicy", CHAIN, **SMALL).learn(1)
+    states = [g.get_state() for g in (model.streams.actions, model.streams.updates, model.streams.predictions)]
+    model.device = th.device("cpu", 0)
+    model._setup_model()
+    assert model.streams.n_groups == 2
+    after = [g.get_state() for g in (model.streams.actions, model.streams.updates, model.streams.predictions)]
+    assert all(th.equal(a, b) for a, b in zip(states, after, strict=True))
+    del model.streams.predictions  # as in a model saved by an older version
+    model.save(tmp_path / "model")
+    sampled(SeeUPO.load(tmp_path / "model"))
+
+
 def test_get_and_set_parameters():
     first = SeeUPO("MlpPolicy", TRAP, **SMALL).learn(64)
     second = SeeUPO("MlpPolicy", TRAP, **(SMALL | dict(seed=1)))

@@ -106,7 +106,9 @@ class GroupAlgorithm(BaseAlgorithm):
         if self.n_turns is None:
             self._resolve_environment()
         assert self.n_turns is not None
-        if "streams" not in self.__dict__ or self.streams.actions.device != self.device:
+        if "streams" in self.__dict__:
+            self.streams.place(self.device)
+        else:
             self.set_random_seed(self.seed)
         # Initialisers draw from torch's global generator: lend it to them, and give it back as it was.
         with th.random.fork_rng(devices=[]), one_torch_thread():
@@ -121,7 +123,7 @@ class GroupAlgorithm(BaseAlgorithm):
                 **self.policy_kwargs,
             )
         self.policy = policy.to(self.device)
-        self.policy.generator = self.streams.predict_generator(self.device)
+        self.policy.generator = self.streams.predictions
         self.rollout_buffer = GroupRolloutBuffer(self.n_groups, self.group_size, self.device, policy.token_mask)
 
     def _resolve_environment(self) -> None:
@@ -142,13 +144,15 @@ class GroupAlgorithm(BaseAlgorithm):
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """
-        Restart all random streams of the algorithm: group seeds, actions and minibatches.
+        Restart all random streams of the algorithm: group seeds, actions, minibatches and the samples of ``predict``.
 
         Unlike SB3's method, it leaves the global generators of Python, numpy and torch alone.
 
         :param seed: seed; None: fresh entropy
         """
         self.streams = RandomStreams(seed, self.device)
+        if "policy" in self.__dict__:
+            self.policy.generator = self.streams.predictions
         if seed is not None:
             self.action_space.seed(seed)
             if self.env is not None:
@@ -368,9 +372,11 @@ class GroupAlgorithm(BaseAlgorithm):
         :param path: file to read, or something like a file
         :param args: the other arguments of SB3's method
         :param kwargs: the other arguments of SB3's method
-        :return: the model, which goes on as the one that was saved
+        :return: the model, which goes on as the one that was saved; with ``seed=...`` its random streams begin anew
         """
         model = super().load(path, *args, **kwargs)
+        if "seed" in kwargs:
+            model.set_random_seed(kwargs["seed"])
         if model.policy_class.saves_weights_itself:
             with zipfile.ZipFile(_archive(path)) as archive:
                 model.policy.read_weights(archive)

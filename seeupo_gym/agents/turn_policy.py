@@ -55,7 +55,7 @@ class TurnPolicy(BasePolicy):
         if n_turns < 1:
             raise ValueError(f"n_turns must be at least 1, got {n_turns}")
         self.n_turns = n_turns
-        # For predict(deterministic=False) only: evaluating a policy must not change how training goes on.
+        # For predict(deterministic=False) only; that of an algorithm's policy is one of its random streams.
         self.generator = th.Generator()
         self.generator.seed()
         self._warned_of_turn = False

@@ -234,6 +234,28 @@ def test_all_false_mask_is_an_error():
         model.learn(10)
 
 
+class Unmasked(MaskedEnv):
+    """The same spaces, and every action is valid."""
+
+    action_masks = property()
+
+    def step(self, action):
+        self.turn += 1
+        return self.turn, 0.0, self.turn == 3, False, {}
+
+
+@pytest.mark.parametrize(("first", "then"), [(MaskedEnv, Unmasked), (Unmasked, MaskedEnv)])
+def test_masks_of_another_environment_must_be_there_as_in_the_first(first, then, tmp_path):
+    model = SeeUPO("MlpPolicy", first(), n_groups=2, group_size=2, seed=0).learn(1)
+    model.set_env(first())
+    model.learn(1)
+    model.save(tmp_path / "model")
+    model.set_env(then())
+    for other in (model, SeeUPO.load(tmp_path / "model", env=then())):
+        with pytest.raises(ValueError, match=r"action_masks\(\), and this one has .*make a new model"):
+            other.learn(1)
+
+
 def test_a_parked_lane_is_not_asked_for_masks():
     class Env(MaskedEnv):
         n_asked = 0

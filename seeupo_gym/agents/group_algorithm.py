@@ -139,8 +139,10 @@ class GroupAlgorithm(BaseAlgorithm):
                 "pass max_turns=..., or wrap the environment with gymnasium.wrappers.TimeLimit"
             )
         check_update_order(self.update_order, self.n_turns)
-        masks = is_masking_supported(self.env)
-        self.masked = self.use_masking and masks and not isinstance(self.action_space, spaces.Box)
+        self.masked = self._takes_masks_of(self.env)
+
+    def _takes_masks_of(self, env: VecEnv) -> bool:
+        return self.use_masking and not isinstance(self.action_space, spaces.Box) and is_masking_supported(env)
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """
@@ -263,6 +265,12 @@ class GroupAlgorithm(BaseAlgorithm):
             total_timesteps, callback, reset_num_timesteps, tb_log_name or type(self).__name__, progress_bar
         )
         assert self.env is not None
+        if self.masked != self._takes_masks_of(self.env):
+            had, has = ("with", "none") if self.masked else ("without", "them")
+            raise ValueError(
+                f"the model was made for an environment {had} action_masks(), and this one has {has}: make a new model "
+                "for it, as policies cannot change that"
+            )
         if self.schedule == "staged" and (self.stages is None or reset_num_timesteps):
             assert self.n_turns is not None
             stage_settings = StageSettings(**(self.schedule_kwargs or {}))

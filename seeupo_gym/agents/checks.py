@@ -21,6 +21,7 @@ _AT_LEAST_ONE = ("n_groups", "n_epochs", "batch_size", "micro_batch_size", "max_
 _POSITIVE = ("advantage_clip", "target_kl", "max_grad_norm")
 # Some may be schedules, whose values are only known in training.
 _NOT_NEGATIVE = ("clip_range", "clip_range_high", "factor_clip", "kl_coef", "reference_kl_coef")
+_NOT_IN_TRUST_REGION = ("batch_size", "micro_batch_size", "reference_kl_coef")
 _CHOICES = {
     "advantage_estimator": ADVANTAGE_ESTIMATORS,
     "normalize_advantage": NORMALIZATIONS,
@@ -72,6 +73,12 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         raise ValueError(f'update_rule="kl_penalty" needs kl_coef > 0, got {kl_coef}: nothing else bounds the step')
     if rule == "trust_region" and settings.get("target_kl") is None:
         raise ValueError('update_rule="trust_region" needs target_kl, the bound of its steps (for example 0.01)')
+    for name in _NOT_IN_TRUST_REGION:
+        if rule == "trust_region" and settings.get(name):
+            raise ValueError(
+                f'{name} is for update_rule="clip", "reinforce" and "kl_penalty", got {settings[name]}: "trust_region" '
+                "takes one step, with all episodes of a turn at once and no reference policy"
+            )
     if settings.get("schedule") == "staged":
         _check_stages(settings.get("schedule_kwargs") or {}, settings["turn_policies"])
     elif settings.get("schedule_kwargs"):

@@ -276,7 +276,13 @@ class AnySpaces(gym.Env):
         self.observation_space, self.action_space = observation_space, action_space
 
     def reset(self, *, seed=None, options=None):
+        self.turn = 0
+        self.observation_space.seed(seed)
         return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.turn += 1
+        return self.observation_space.sample(), 0.0, self.turn == 3, False, {}
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
@@ -288,8 +294,32 @@ def test_unsupported_observation_spaces_name_the_wrapper(name):
 
 @pytest.mark.parametrize(
     "space",
-    [spaces.Tuple([spaces.Discrete(2)]), spaces.Text(3), spaces.Discrete(3, start=1), spaces.MultiBinary([2, 2])],
+    [
+        spaces.Discrete(3, start=1),
+        spaces.Dict({"turn": spaces.Discrete(3, start=1), "x": spaces.Box(-1, 1, (1,))}),
+        spaces.MultiDiscrete([2, 3], start=[0, 1]),
+        spaces.MultiDiscrete([[2, 3], [2, 3]]),
+        spaces.Box(-1, 1, ()),
+    ],
+    ids=str,
+)
+def test_flattening_helps_observations_that_a_network_cannot_take(space):
+    env = AnySpaces(space, spaces.Discrete(2))
+    with pytest.raises(ValueError, match=r"(?s)observation space .*must start at 0.*FlattenObservation"):
+        SeeUPO("MultiInputPolicy" if isinstance(space, spaces.Dict) else "MlpPolicy", env)
+    SeeUPO("MlpPolicy", gym.wrappers.FlattenObservation(env), n_groups=1, group_size=2, seed=0).learn(4)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Tuple([spaces.Discrete(2)]),
+        spaces.Text(3),
+        spaces.Discrete(3, start=1),
+        spaces.MultiBinary([2, 2]),
+        spaces.MultiDiscrete([[2, 3], [2, 3]]),
+    ],
 )
 def test_unsupported_action_spaces_name_the_wrapper(space):
-    with pytest.raises(ValueError, match=r"action space.*TransformAction"):
+    with pytest.raises(ValueError, match=r"(?s)action space.*TransformAction"):
         SeeUPO("MlpPolicy", AnySpaces(spaces.Discrete(2), space))

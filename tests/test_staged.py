@@ -125,6 +125,8 @@ def test_roll_in_takes_valid_actions_only():
         spaces.MultiDiscrete([2, 3]),
         spaces.MultiBinary(2),
         spaces.Box(-2, 2, (2, 2)),
+        spaces.Box(-2, 2, (2, 2), np.float64),
+        spaces.Box(-2, 2, (2, 2), np.int64),
     ],
 )
 @pytest.mark.parametrize("ratio_level", ["joint", "token"])

@@ -115,27 +115,39 @@ def check_spaces(observation_space: spaces.Space[Any], action_space: spaces.Spac
     Refuse spaces that the policies cannot handle.
 
     :param observation_space: Box, Discrete, MultiDiscrete, MultiBinary, or a flat Dict of those
-    :param action_space: Box, Discrete, MultiDiscrete or one-dimensional MultiBinary
+    :param action_space: Box, Discrete, MultiDiscrete or MultiBinary
     :raises ValueError: with the wrapper that helps
     """
     nested = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"": observation_space}
     for key, space in nested.items():
-        if isinstance(space, _SUPPORTED):
-            continue
-        cure = _FLATTEN if isinstance(space, (spaces.Tuple, spaces.Dict)) else _ENCODE
         where = f" (entry {key!r})" if key else ""
-        raise ValueError(f"SeeUPO does not support the observation space {type(space).__name__}{where}: {cure}")
+        if not isinstance(space, _SUPPORTED):
+            cure = _FLATTEN if isinstance(space, (spaces.Tuple, spaces.Dict)) else _ENCODE
+            raise ValueError(f"SeeUPO does not support the observation space {type(space).__name__}{where}: {cure}")
+        several = isinstance(space, spaces.MultiDiscrete) and len(space.shape) != 1
+        number = isinstance(space, spaces.Box) and space.shape == ()
+        if several or number or _starts_elsewhere(space):
+            raise ValueError(
+                f"SeeUPO does not support the observation space {space}{where}: discrete observations must start at 0, "
+                f"MultiDiscrete ones have one dimension and Box ones at least one; {_FLATTEN}"
+            )
     if not isinstance(action_space, _SUPPORTED):
         raise ValueError(
             f"SeeUPO does not support the action space {type(action_space).__name__}: wrap the environment with "
             "gymnasium.wrappers.TransformAction so that its actions are Box, Discrete, MultiDiscrete or MultiBinary"
         )
-    start = np.any(getattr(action_space, "start", 0))
-    if start or (isinstance(action_space, spaces.MultiBinary) and len(action_space.shape) != 1):
+    several = isinstance(action_space, (spaces.MultiDiscrete, spaces.MultiBinary)) and len(action_space.shape) != 1
+    if several or _starts_elsewhere(action_space):
         raise ValueError(
-            f"SeeUPO does not support the action space {action_space}: discrete actions must start at 0 and "
-            "MultiBinary ones be one-dimensional; wrap the environment with gymnasium.wrappers.TransformAction"
+            f"SeeUPO does not support the action space {action_space}: discrete actions must start at 0, and "
+            "MultiDiscrete and MultiBinary ones have one dimension; wrap the environment with "
+            "gymnasium.wrappers.TransformAction"
         )
+
+
+def _starts_elsewhere(space: spaces.Space[Any]) -> bool:
+    """Whether the numbers of a discrete space are not counted from 0, as SB3 takes them to be."""
+    return bool(np.any(getattr(space, "start", 0)))
 
 
 def check_finite(what: str, given: Any, lanes: NDArray[np.int64], turns: NDArray[np.int64], step: int) -> None:

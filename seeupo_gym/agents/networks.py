@@ -212,7 +212,9 @@ def sample_uniform(
     :return: actions, first dimension the batch
     """
     if isinstance(action_space, spaces.Box):
-        low, high = (th.as_tensor(b, device=generator.device).flatten() for b in (action_space.low, action_space.high))
+        # In the networks' type, which is that of sampled actions, whatever that of the space is.
+        bounds = (action_space.low, action_space.high)
+        low, high = (th.as_tensor(b, dtype=th.float32, device=generator.device).flatten() for b in bounds)
         return low + (high - low) * th.rand(size[0], len(low), generator=generator, device=generator.device)
     logits = th.zeros(size, device=generator.device)
     return sample(parametrize(distribution, logits, None, action_masks), generator)

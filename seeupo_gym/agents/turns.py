@@ -22,7 +22,7 @@ def observed_turns(observation: Any, space: spaces.Space[Any]) -> NDArray[np.int
     """
     entry = space.spaces.get(TURN_KEY) if isinstance(space, spaces.Dict) else None
     if isinstance(entry, spaces.Discrete):
-        return np.asarray(observation[TURN_KEY], dtype=np.int64).reshape(-1) - int(entry.start)
+        return np.asarray(observation[TURN_KEY], dtype=np.int64).reshape(-1)
     if isinstance(entry, spaces.Box) and entry.dtype.kind in "iu" and int(np.prod(entry.shape)) == 1:
         return np.asarray(observation[TURN_KEY], dtype=np.int64).reshape(-1)
     return None

@@ -312,8 +312,23 @@ def test_progress_bar_counts_the_steps_taken(monkeypatch):
     assert bars[1].n == model.num_timesteps - bars[0].n
 
 
+class Counter(BaseCallback):
+    n_inits = 0
+
+    def _init_callback(self):
+        self.n_inits += 1
+
+    def _on_step(self):
+        return True
+
+
 def test_real_progress_bar():
-    SeeUPO("MlpPolicy", TRAP, **SMALL).learn(64, progress_bar=True)
+    model, calls, counter = SeeUPO("MlpPolicy", TRAP, **SMALL), [], Counter()
+    model.learn(32, callback=counter, progress_bar=True)
+    assert (counter.n_inits, counter.n_calls) == (1, 4)
+    for callback in (None, [counter], lambda *_: calls.append(0) is None):
+        model.learn(32, callback=callback, progress_bar=True)
+    assert (counter.n_inits, counter.n_calls, len(calls)) == (2, 8, 4)
 
 
 def test_monitor_statistics_of_wrappers():

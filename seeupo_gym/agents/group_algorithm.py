@@ -16,7 +16,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from sb3_contrib.common.maskable.utils import is_masking_supported
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
@@ -300,12 +300,11 @@ class GroupAlgorithm(BaseAlgorithm):
         return self
 
     def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
-        initialized = super()._init_callback(callback, progress_bar=False)
-        if not progress_bar:
-            return initialized
-        with_bar = CallbackList([initialized, ProgressBar()])
-        with_bar.init_callback(self)
-        return with_bar
+        if progress_bar:
+            given = callback if isinstance(callback, list) else [callback]
+            callbacks = [c if isinstance(c, BaseCallback) else ConvertCallback(c) for c in given]
+            callback = [*callbacks, ProgressBar()]
+        return super()._init_callback(callback)
 
     def dump_logs(self, iteration: int = 0) -> None:
         """

@@ -457,6 +457,13 @@ def test_settings_out_of_range(kwargs, message):
         SeeUPO("MlpPolicy", TRAP, **kwargs)
 
 
+def test_a_network_for_each_of_very_many_turns_gets_a_warning():
+    small = SMALL | dict(policy_kwargs=dict(net_arch=[]))
+    with pytest.warns(UserWarning, match='101 turns get 101 networks.*turn_policies="shared"'):
+        SeeUPO("MlpPolicy", "CartPole-v1", **small, max_turns=101)
+    SeeUPO("MlpPolicy", "CartPole-v1", **small, turn_policies="shared")  # no warning, as with the 100 of FrozenLake
+
+
 def test_options_run():
     """Every documented choice trains; what each does is tested with the formulas."""
     choices = [dict(turn_policies="shared"), dict(update_order="forward"), dict(update_order="random")]

@@ -32,6 +32,9 @@ _CHOICES = {
     "schedule": SCHEDULES,
 }
 
+# FrozenLake's; above, networks take seconds to make, and each is trained by what little reaches its turn.
+_MANY_NETWORKS = 100
+
 _SUPPORTED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _FLATTEN = "wrap the environment with gymnasium.wrappers.FlattenObservation"
 _ENCODE = "encode it as a Box with gymnasium.wrappers.TransformObservation"
@@ -108,6 +111,21 @@ def check_update_order(update_order: str | Sequence[int], n_turns: int) -> None:
     """
     if not isinstance(update_order, str) and sorted(update_order) != list(range(n_turns)):
         raise ValueError(f"update_order must hold each of the turns 0 to {n_turns - 1} once, got {list(update_order)}")
+
+
+def warn_of_many_networks(turn_policies: str, n_turns: int) -> None:
+    """
+    Warn of a network for each of a great many turns.
+
+    :param turn_policies: "separate" or "shared"
+    :param n_turns: number of turns
+    """
+    if turn_policies == "separate" and n_turns > _MANY_NETWORKS:
+        warnings.warn(
+            f"{n_turns} turns get {n_turns} networks, each trained by its turn alone: pass "
+            'turn_policies="shared" for one network, or a smaller max_turns, whose last network plays all turns beyond',
+            stacklevel=2,
+        )
 
 
 def check_spaces(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:

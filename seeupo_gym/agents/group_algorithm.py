@@ -24,7 +24,7 @@ from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
 from seeupo_gym.agents.advantages import discounted_returns, estimate_advantages
-from seeupo_gym.agents.checks import check_spaces, check_update_order
+from seeupo_gym.agents.checks import check_spaces, check_update_order, warn_of_many_networks
 from seeupo_gym.agents.collection import collect_groups
 from seeupo_gym.agents.progress import ProgressBar
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
@@ -139,6 +139,7 @@ class GroupAlgorithm(BaseAlgorithm):
                 "pass max_turns=..., or wrap the environment with gymnasium.wrappers.TimeLimit"
             )
         check_update_order(self.update_order, self.n_turns)
+        warn_of_many_networks(self.turn_policies, self.n_turns)
         self.masked = self._takes_masks_of(self.env)
 
     def _takes_masks_of(self, env: VecEnv) -> bool:

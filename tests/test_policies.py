@@ -88,7 +88,38 @@ def test_masked_choices_are_never_sampled_and_probabilities_are_renormalized():
     actions, log_probs = policy(th.zeros(1000, 4), np.zeros(1000, dtype=int), th.Generator(), masks)
     assert set(actions[:, 1].tolist()) == {0, 2}
     th.testing.assert_close(log_probs, th.full((1000,), np.log(1 / 4)))
-    assert policy.get_distribution(th.zeros(1, 4), 0, masks[:1]).entropy().item() == pytest.approx(2 * np.log(2))
+    again, entropy = policy.evaluate_actions(th.zeros(1000, 4), actions, 0, masks, with_entropy=True)
+    assert th.equal(again, log_probs)
+    th.testing.assert_close(entropy, th.full((1000,), 2 * np.log(2)))
+    policy.turns[0].action_net.bias.data[4] = np.log(3.0)  # now 1/4, masked, 3/4
+    _, entropy = policy.evaluate_actions(th.zeros(1000, 4), actions, 0, masks, with_entropy=True)
+    expected = np.log(2) - 0.25 * np.log(0.25) - 0.75 * np.log(0.75)
+    th.testing.assert_close(entropy, th.full((1000,), expected))
+
+
+@pytest.mark.parametrize("name", ["discrete", "multi_discrete", "multi_binary"])
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_update_has_the_numbers_of_sb3_contrib_s_distributions_bit_for_bit(name, masked):
+    space = ACTION_SPACES[name]
+    policy = make_policy(space, use_masking=True, net_arch=[8], ortho_init=False)
+    generator = th.Generator().manual_seed(0)
+    obs = th.randn(500, 4, generator=generator)
+    masks = th.rand(500, policy.turns[0].n_params, generator=generator) < 0.6
+    masks[:, {"discrete": [0], "multi_discrete": [0, 2], "multi_binary": [0, 2, 4]}[name]] = True
+    masks = masks if masked else None
+    actions, recorded = policy(obs, np.zeros(500, dtype=int), generator, masks)
+    outcomes = []
+    for evaluate in (False, True):
+        policy.zero_grad()
+        if evaluate:
+            log_prob, entropy = policy.evaluate_actions(obs, actions, 0, masks, with_entropy=True)
+        else:
+            distribution = policy.get_distribution(obs, 0, masks)
+            log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
+        (log_prob * obs[:, 0] + 0.1 * entropy).mean().backward()
+        outcomes.append([log_prob, entropy, *(p.grad.clone() for p in policy.parameters())])
+    assert all(th.equal(a, b) for a, b in zip(*outcomes, strict=True))
+    assert th.equal(recorded, outcomes[0][0])
 
 
 def test_masks_need_a_masking_policy():

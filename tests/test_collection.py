@@ -234,6 +234,42 @@ def test_all_false_mask_is_an_error():
         model.learn(10)
 
 
+class Unmasked(MaskedEnv):
+    """The same spaces, and every action is valid."""
+
+    action_masks = property()
+
+    def step(self, action):
+        self.turn += 1
+        return self.turn, 0.0, self.turn == 3, False, {}
+
+
+@pytest.mark.parametrize(("first", "then"), [(MaskedEnv, Unmasked), (Unmasked, MaskedEnv)])
+def test_masks_of_another_environment_must_be_there_as_in_the_first(first, then, tmp_path):
+    model = SeeUPO("MlpPolicy", first(), n_groups=2, group_size=2, seed=0).learn(1)
+    model.set_env(first())
+    model.learn(1)
+    model.save(tmp_path / "model")
+    model.set_env(then())
+    for other in (model, SeeUPO.load(tmp_path / "model", env=then())):
+        with pytest.raises(ValueError, match=r"action_masks\(\), and this one has .*make a new model"):
+            other.learn(1)
+
+
+def test_a_parked_lane_is_not_asked_for_masks():
+    class Env(MaskedEnv):
+        n_asked = 0
+
+        def action_masks(self):
+            assert self.turn < 3, "the episode is over"
+            Env.n_asked += 1
+            return super().action_masks()
+
+    env = DummyVecEnv([lambda: SeedQueue(Env())] * 3)
+    model = SeeUPO("MlpPolicy", env, n_groups=2, group_size=2, seed=0).learn(1)
+    assert Env.n_asked == model.num_timesteps == 4 * 3, "once for each action"
+
+
 def test_wrong_mask_shape_is_an_error():
     class Env(MaskedEnv):
         def action_masks(self):
@@ -243,14 +279,17 @@ def test_wrong_mask_shape_is_an_error():
         SeeUPO("MlpPolicy", Env(), seed=0).learn(10)
 
 
-@pytest.mark.parametrize("poison", ["reward", "observation"])
-def test_non_finite_numbers_stop_training_and_keep_what_was_learned(poison):
+# An observation is named with the turn that would have acted on it.
+@pytest.mark.parametrize(("poison", "turn"), [("reward", 1), ("observation", 2)])
+def test_non_finite_numbers_stop_training_and_keep_what_was_learned(poison, turn):
     env = DummyVecEnv([lambda: SeedQueue(WalkEnv())] * 3)
     model = SeeUPO("MlpPolicy", env, n_groups=1, group_size=3, seed=0)
     model.learn(1)
     learned = {k: v.clone() for k, v in model.policy.state_dict().items()}
     env.envs[2].unwrapped.poison = poison
-    with pytest.raises(NonFiniteError, match=rf"environment 2 returned a non-finite {poison} at turn 1 \(step \d+\)"):
+    with pytest.raises(
+        NonFiniteError, match=rf"environment 2 returned a non-finite {poison} at turn {turn} \(step \d+\)"
+    ):
         model.learn(10, reset_num_timesteps=False)
     assert all(th.equal(learned[k], v) for k, v in model.policy.state_dict().items())
     env.envs[2].unwrapped.poison = None
@@ -265,6 +304,41 @@ def test_non_finite_logits_name_the_turn_and_the_environment():
     model = SeeUPO("MlpPolicy", make_walks(2), n_groups=1, group_size=2, seed=0)
     model.policy.turns[1].action_net.bias.data[0] = np.nan
     with pytest.raises(NonFiniteError, match="policy of turn 1 gives non-finite action parameters for environment 0"):
+        model.learn(10)
+
+
+class Unequal(WalkEnv):
+    """Episodes of the given number of turns."""
+
+    def __init__(self, length):
+        super().__init__()
+        self.given = length
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = super().reset(seed=seed, options=options)
+        self.length = self.given
+        return obs, info
+
+
+@pytest.mark.parametrize("schedule", ["sweep", "staged"])
+def test_non_finite_logits_name_the_environment_also_where_others_are_parked(schedule):
+    env = DummyVecEnv([lambda length=length: SeedQueue(Unequal(length)) for length in (1, 1, 4)])
+    model = SeeUPO("MlpPolicy", env, n_groups=1, group_size=3, seed=0, schedule=schedule)
+    model.policy.turns[3].action_net.bias.data[0] = np.nan
+    with pytest.raises(NonFiniteError, match="policy of turn 3 gives non-finite action parameters for environment 2"):
+        model.learn(10)
+
+
+@pytest.mark.parametrize("queued", [True, False])
+def test_non_finite_observation_of_a_reset_is_the_environment_s_fault(queued):
+    class Env(WalkEnv):
+        def _obs(self):
+            return np.where(self.poison is not None and self.turn == 0, np.nan, super()._obs()).astype(np.float32)
+
+    wrap = SeedQueue if queued else Monitor
+    env = DummyVecEnv([lambda poison=poison: wrap(Env(poison)) for poison in (None, "reset")])
+    model = SeeUPO("MlpPolicy", env, n_groups=1, group_size=2, seed=0)
+    with pytest.raises(NonFiniteError, match=r"environment 1 returned a non-finite observation at turn 0 \(step 0\)"):
         model.learn(10)
 
 
@@ -300,9 +374,30 @@ class Endless(WalkEnv):
         return obs, reward, False, False, info
 
 
-def test_unknown_horizon_is_an_error_that_says_what_to_do():
+class NothingSaid(WalkEnv):
+    max_turns = None
+
+
+@pytest.mark.parametrize("cls", [Endless, NothingSaid])
+def test_unknown_horizon_is_an_error_that_says_what_to_do(cls):
     with pytest.raises(ValueError, match=r"max_turns=.*TimeLimit"):
-        SeeUPO("MlpPolicy", Endless(), seed=0)
+        SeeUPO("MlpPolicy", cls(), seed=0)
+
+
+@pytest.mark.parametrize("vec_env_cls", [None, DummyVecEnv, SubprocVecEnv])
+def test_horizon_of_a_time_limit_around_an_unregistered_environment(vec_env_cls):
+    def make():
+        return gym.wrappers.TimeLimit(Endless(), 4)
+
+    env = make() if vec_env_cls is None else vec_env_cls([make])
+    model = SeeUPO("MlpPolicy", env, n_groups=1, group_size=2, seed=0).learn(1)
+    assert model.n_turns == len(model.rollout_buffer.turn_batches) == 4
+    model.env.close()
+
+
+def test_new_model_without_an_environment_is_an_error():
+    with pytest.raises(ValueError, match="env is None"):
+        SeeUPO("MlpPolicy", None)
 
 
 def test_endless_episode_is_an_error_and_not_a_hang():

@@ -100,6 +100,12 @@ def test_unknown_settings_are_refused():
 
 
 @every_class
+def test_none_stands_for_the_setting_of_the_class(cls):
+    model = cls("MlpPolicy", Guess(), turn_policies=None, ratio_level=None)
+    assert (model.turn_policies, model.ratio_level) == ("shared", FIXED[cls]["ratio_level"])
+
+
+@every_class
 def test_it_learns(cls):
     # 0.67 to 0.82 on seeds 0 to 4; random play has 0.25.
     model = cls("MlpPolicy", make_vec(CHAIN, 128, turns=2), learning_rate=1e-2, seed=0).learn(8_000)

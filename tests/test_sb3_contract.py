@@ -123,6 +123,46 @@ def test_resumed_run_goes_on_as_if_it_had_not_stopped(tmp_path):
     assert th.equal(weights(straight), weights(resumed))
 
 
+def sampled(model):
+    """Actions of 50 stochastic predictions."""
+    obs, starts = np.zeros((50, 14), dtype=np.float32), np.ones(50, dtype=bool)
+    return model.predict(obs, None, starts)[0].tolist()
+
+
+def test_samples_of_predict_go_on_after_load_and_restart_with_the_seed(tmp_path):
+    model = SeeUPO("MlpPolicy", CHAIN, **SMALL)
+    first = sampled(model)
+    model.save(tmp_path / "model")
+    second = sampled(model)
+    assert sampled(SeeUPO.load(tmp_path / "model")) == second != first
+    model.set_random_seed(0)
+    assert sampled(model) == first
+
+
+def test_load_with_a_seed_begins_anew(tmp_path):
+    model = SeeUPO("MlpPolicy", CHAIN, **SMALL).learn(1)
+    model.save(tmp_path / "model")
+    loaded = [SeeUPO.load(tmp_path / "model", env=make_vec(CHAIN, 8), seed=seed) for seed in (1, 1, 2)]
+    assert [m.streams.root for m in loaded] == [m.seed for m in loaded] == [1, 1, 2]
+    for m in loaded:
+        m.learn(1, reset_num_timesteps=False)
+    assert th.equal(weights(loaded[0]), weights(loaded[1]))
+    assert not th.equal(weights(loaded[0]), weights(loaded[2]))
+
+
+def test_set_up_for_a_device_restarts_no_stream_that_is_on_it(tmp_path):
+    model = SeeUPO("MlpPolicy", CHAIN, **SMALL).learn(1)
+    states = [g.get_state() for g in (model.streams.actions, model.streams.updates, model.streams.predictions)]
+    model.device = th.device("cpu", 0)
+    model._setup_model()
+    assert model.streams.n_groups == 2
+    after = [g.get_state() for g in (model.streams.actions, model.streams.updates, model.streams.predictions)]
+    assert all(th.equal(a, b) for a, b in zip(states, after, strict=True))
+    del model.streams.predictions  # as in a model saved by an older version
+    model.save(tmp_path / "model")
+    sampled(SeeUPO.load(tmp_path / "model"))
+
+
 def test_get_and_set_parameters():
     first = SeeUPO("MlpPolicy", TRAP, **SMALL).learn(64)
     second = SeeUPO("MlpPolicy", TRAP, **(SMALL | dict(seed=1)))
@@ -155,6 +195,18 @@ def test_schedules_follow_the_progress():
     np.testing.assert_allclose(seen[-4:], [0.75, 0.5, 0.25, 0.0])
     model = SeeUPO("MlpPolicy", TRAP, **SMALL, learning_rate=lambda p: 1e-3 * p).learn(64)
     assert model.policy.optimizer.param_groups[-1]["lr"] == pytest.approx(0.0)
+
+
+def test_schedules_end_at_zero_where_training_overshoots():
+    """An iteration is 32 steps. A negative progress would be a negative learning rate: a step to worse actions."""
+    linear = dict.fromkeys(("learning_rate", "clip_range", "factor_clip", "ent_coef"), lambda p: 0.1 * p)
+    model = SeeUPO("MlpPolicy", TRAP, **SMALL, **linear)
+    before = weights(model).clone()
+    model.learn(10)
+    settings = model._update_settings(model._current_progress_remaining)
+    assert (settings.clip_low, settings.clip_high, settings.factor_clip, settings.ent_coef) == (0.0,) * 4
+    assert [group["lr"] for group in model.policy.optimizer.param_groups] == [0.0] * 4
+    assert th.equal(before, weights(model))
 
 
 def test_evaluate_policy_plays_each_turn_with_its_own_policy():
@@ -260,8 +312,23 @@ def test_progress_bar_counts_the_steps_taken(monkeypatch):
     assert bars[1].n == model.num_timesteps - bars[0].n
 
 
+class Counter(BaseCallback):
+    n_inits = 0
+
+    def _init_callback(self):
+        self.n_inits += 1
+
+    def _on_step(self):
+        return True
+
+
 def test_real_progress_bar():
-    SeeUPO("MlpPolicy", TRAP, **SMALL).learn(64, progress_bar=True)
+    model, calls, counter = SeeUPO("MlpPolicy", TRAP, **SMALL), [], Counter()
+    model.learn(32, callback=counter, progress_bar=True)
+    assert (counter.n_inits, counter.n_calls) == (1, 4)
+    for callback in (None, [counter], lambda *_: calls.append(0) is None):
+        model.learn(32, callback=callback, progress_bar=True)
+    assert (counter.n_inits, counter.n_calls, len(calls)) == (2, 8, 4)
 
 
 def test_monitor_statistics_of_wrappers():
@@ -378,11 +445,23 @@ def test_user_s_hparam_callback(tmp_path):
         (dict(turn_policies="both"), "turn_policies must be one of"),
         (dict(update_order="sideways"), "update_order must be one of"),
         (dict(seed=-1), "seed must be non-negative"),
+        (dict(clip_range=-0.2), "clip_range must not be negative, got -0.2"),
+        (dict(clip_range_high=-0.2), "clip_range_high must not be negative"),
+        (dict(factor_clip=-0.1), "factor_clip must not be negative"),
+        (dict(kl_coef=-1.0), "kl_coef must not be negative"),
+        (dict(reference_kl_coef=float("nan")), "reference_kl_coef must not be negative, got nan"),
     ],
 )
 def test_settings_out_of_range(kwargs, message):
     with pytest.raises(ValueError, match=message):
         SeeUPO("MlpPolicy", TRAP, **kwargs)
+
+
+def test_a_network_for_each_of_very_many_turns_gets_a_warning():
+    small = SMALL | dict(policy_kwargs=dict(net_arch=[]))
+    with pytest.warns(UserWarning, match='101 turns get 101 networks.*turn_policies="shared"'):
+        SeeUPO("MlpPolicy", "CartPole-v1", **small, max_turns=101)
+    SeeUPO("MlpPolicy", "CartPole-v1", **small, turn_policies="shared")  # no warning, as with the 100 of FrozenLake
 
 
 def test_options_run():

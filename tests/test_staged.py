@@ -72,7 +72,7 @@ def test_an_iteration_acts_uniformly_before_sampled_at_and_greedily_after_the_tr
     obs, generator = th.zeros(n, 7), th.Generator().manual_seed(0)
     shares = []
     for turn in range(3):
-        actions, log_probs = act_in_stage(model.policy, stages, obs, np.full(n, turn), generator, None)
+        actions, log_probs = act_in_stage(model.policy, stages, obs, np.full(n, turn), generator, None, np.arange(n))
         shares.append(np.bincount(actions.numpy(), minlength=4) / n)
         assert log_probs.isnan().all() if turn == 0 else log_probs.isfinite().all()
     sampled = np.array([1, 1, np.e, 1]) / (3 + np.e)
@@ -81,7 +81,7 @@ def test_an_iteration_acts_uniformly_before_sampled_at_and_greedily_after_the_tr
     np.testing.assert_array_equal(shares[2], [0, 0, 1, 0])
     # Rows at different turns at once give the same, each in its place.
     turns = np.tile([2, 0, 1], n // 3)
-    actions, log_probs = act_in_stage(model.policy, stages, obs[: len(turns)], turns, generator, None)
+    actions, log_probs = act_in_stage(model.policy, stages, obs[: len(turns)], turns, generator, None, np.arange(n))
     assert (actions.numpy()[turns == 2] == 2).all()
     np.testing.assert_array_equal(log_probs.isnan().numpy(), turns == 0)
     assert np.unique(actions.numpy()[turns == 0]).size == 4
@@ -92,7 +92,8 @@ def test_roll_in_mixes_the_current_policy_with_uniform_actions(roll_in):
     model = trap_model()
     model.policy.turns[0].action_net.bias.data += th.tensor([0.0, 0.0, 100.0, 0.0])
     stages = Stages(StageSettings(roll_in=roll_in), n_turns=3, start=0, total=300)
-    actions, _ = act_in_stage(model.policy, stages, th.zeros(4000, 7), np.zeros(4000, int), th.Generator(), None)
+    rows = np.arange(4000)
+    actions, _ = act_in_stage(model.policy, stages, th.zeros(4000, 7), np.zeros(4000, int), th.Generator(), None, rows)
     share = (actions == 2).float().mean().item()
     assert share == pytest.approx(1.0 - roll_in * 0.75, abs=0.03)
 
@@ -124,6 +125,8 @@ def test_roll_in_takes_valid_actions_only():
         spaces.MultiDiscrete([2, 3]),
         spaces.MultiBinary(2),
         spaces.Box(-2, 2, (2, 2)),
+        spaces.Box(-2, 2, (2, 2), np.float64),
+        spaces.Box(-2, 2, (2, 2), np.int64),
     ],
 )
 @pytest.mark.parametrize("ratio_level", ["joint", "token"])

@@ -19,6 +19,9 @@ from seeupo_gym.agents.update_rules import UPDATE_RULES
 
 _AT_LEAST_ONE = ("n_groups", "n_epochs", "batch_size", "micro_batch_size", "max_turns")
 _POSITIVE = ("advantage_clip", "target_kl", "max_grad_norm")
+# Some may be schedules, whose values are only known in training.
+_NOT_NEGATIVE = ("clip_range", "clip_range_high", "factor_clip", "kl_coef", "reference_kl_coef")
+_NOT_IN_TRUST_REGION = ("batch_size", "micro_batch_size", "reference_kl_coef")
 _CHOICES = {
     "advantage_estimator": ADVANTAGE_ESTIMATORS,
     "normalize_advantage": NORMALIZATIONS,
@@ -28,6 +31,9 @@ _CHOICES = {
     "update_order": UPDATE_ORDERS,
     "schedule": SCHEDULES,
 }
+
+# FrozenLake's; above, networks take seconds to make, and each is trained by what little reaches its turn.
+_MANY_NETWORKS = 100
 
 _SUPPORTED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _FLATTEN = "wrap the environment with gymnasium.wrappers.FlattenObservation"
@@ -55,6 +61,10 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         bound = settings.get(name)
         if bound is not None and not bound > 0.0:
             raise ValueError(f"{name} must be positive, got {bound}")
+    for name in _NOT_NEGATIVE:
+        coef = settings.get(name)
+        if coef is not None and not callable(coef) and not coef >= 0.0:
+            raise ValueError(f"{name} must not be negative, got {coef}")
     for name, words in _CHOICES.items():
         word = settings.get(name, words[0])
         if word not in words and not (name == "update_order" and not isinstance(word, str)):
@@ -66,6 +76,12 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         raise ValueError(f'update_rule="kl_penalty" needs kl_coef > 0, got {kl_coef}: nothing else bounds the step')
     if rule == "trust_region" and settings.get("target_kl") is None:
         raise ValueError('update_rule="trust_region" needs target_kl, the bound of its steps (for example 0.01)')
+    for name in _NOT_IN_TRUST_REGION:
+        if rule == "trust_region" and settings.get(name):
+            raise ValueError(
+                f'{name} is for update_rule="clip", "reinforce" and "kl_penalty", got {settings[name]}: "trust_region" '
+                "takes one step, with all episodes of a turn at once and no reference policy"
+            )
     if settings.get("schedule") == "staged":
         _check_stages(settings.get("schedule_kwargs") or {}, settings["turn_policies"])
     elif settings.get("schedule_kwargs"):
@@ -97,51 +113,74 @@ def check_update_order(update_order: str | Sequence[int], n_turns: int) -> None:
         raise ValueError(f"update_order must hold each of the turns 0 to {n_turns - 1} once, got {list(update_order)}")
 
 
+def warn_of_many_networks(turn_policies: str, n_turns: int) -> None:
+    """
+    Warn of a network for each of a great many turns.
+
+    :param turn_policies: "separate" or "shared"
+    :param n_turns: number of turns
+    """
+    if turn_policies == "separate" and n_turns > _MANY_NETWORKS:
+        warnings.warn(
+            f"{n_turns} turns get {n_turns} networks, each trained by its turn alone: pass "
+            'turn_policies="shared" for one network, or a smaller max_turns, whose last network plays all turns beyond',
+            stacklevel=2,
+        )
+
+
 def check_spaces(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
     """
     Refuse spaces that the policies cannot handle.
 
     :param observation_space: Box, Discrete, MultiDiscrete, MultiBinary, or a flat Dict of those
-    :param action_space: Box, Discrete, MultiDiscrete or one-dimensional MultiBinary
+    :param action_space: Box, Discrete, MultiDiscrete or MultiBinary
     :raises ValueError: with the wrapper that helps
     """
     nested = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"": observation_space}
     for key, space in nested.items():
-        if isinstance(space, _SUPPORTED):
-            continue
-        cure = _FLATTEN if isinstance(space, (spaces.Tuple, spaces.Dict)) else _ENCODE
         where = f" (entry {key!r})" if key else ""
-        raise ValueError(f"SeeUPO does not support the observation space {type(space).__name__}{where}: {cure}")
+        if not isinstance(space, _SUPPORTED):
+            cure = _FLATTEN if isinstance(space, (spaces.Tuple, spaces.Dict)) else _ENCODE
+            raise ValueError(f"SeeUPO does not support the observation space {type(space).__name__}{where}: {cure}")
+        several = isinstance(space, spaces.MultiDiscrete) and len(space.shape) != 1
+        number = isinstance(space, spaces.Box) and space.shape == ()
+        if several or number or _starts_elsewhere(space):
+            raise ValueError(
+                f"SeeUPO does not support the observation space {space}{where}: discrete observations must start at 0, "
+                f"MultiDiscrete ones have one dimension and Box ones at least one; {_FLATTEN}"
+            )
     if not isinstance(action_space, _SUPPORTED):
         raise ValueError(
             f"SeeUPO does not support the action space {type(action_space).__name__}: wrap the environment with "
             "gymnasium.wrappers.TransformAction so that its actions are Box, Discrete, MultiDiscrete or MultiBinary"
         )
-    start = np.any(getattr(action_space, "start", 0))
-    if start or (isinstance(action_space, spaces.MultiBinary) and len(action_space.shape) != 1):
+    several = isinstance(action_space, (spaces.MultiDiscrete, spaces.MultiBinary)) and len(action_space.shape) != 1
+    if several or _starts_elsewhere(action_space):
         raise ValueError(
-            f"SeeUPO does not support the action space {action_space}: discrete actions must start at 0 and "
-            "MultiBinary ones be one-dimensional; wrap the environment with gymnasium.wrappers.TransformAction"
+            f"SeeUPO does not support the action space {action_space}: discrete actions must start at 0, and "
+            "MultiDiscrete and MultiBinary ones have one dimension; wrap the environment with "
+            "gymnasium.wrappers.TransformAction"
         )
 
 
-def check_finite_step(
-    obs: Any, rewards: NDArray[Any], lanes: NDArray[np.int64], turns: NDArray[np.int64], step: int
-) -> None:
-    """
-    Refuse NaN and infinite observations and rewards.
+def _starts_elsewhere(space: spaces.Space[Any]) -> bool:
+    """Whether the numbers of a discrete space are not counted from 0, as SB3 takes them to be."""
+    return bool(np.any(getattr(space, "start", 0)))
 
-    :param obs: observations after the step
-    :param rewards: rewards of the step
+
+def check_finite(what: str, given: Any, lanes: NDArray[np.int64], turns: NDArray[np.int64], step: int) -> None:
+    """
+    Refuse NaN and infinite numbers.
+
+    :param what: "observation" or "reward"
+    :param given: those of all environments; observations may be a dictionary
     :param lanes: the environments whose episodes are used
-    :param turns: the turn that each environment took
+    :param turns: the turn of each environment: the one that was rewarded, or that the observation is for
     :param step: number of environment steps taken so far
     :raises NonFiniteError: names the environment, the turn and the step
     """
-    named = (
-        {f"observation {key!r}": value for key, value in obs.items()} if isinstance(obs, dict) else {"observation": obs}
-    )
-    for name, values in (("reward", rewards), *named.items()):
+    named = {f"{what} {key!r}": values for key, values in given.items()} if isinstance(given, dict) else {what: given}
+    for name, values in named.items():
         if values.dtype.kind != "f" or np.isfinite(values).all():
             continue
         wrong = ~np.isfinite(values[lanes]).reshape(len(lanes), -1).all(axis=1)

@@ -8,12 +8,11 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
-from sb3_contrib.common.maskable.utils import get_action_masks
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
-from seeupo_gym.agents.checks import StartCheck, check_finite_step, check_masks
+from seeupo_gym.agents.checks import StartCheck, check_finite, check_masks
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
 from seeupo_gym.agents.staged import act_in_stage
 from seeupo_gym.agents.turns import observed_turns
@@ -52,16 +51,18 @@ def collect_groups(model: GroupAlgorithm, env: VecEnv, callback: BaseCallback, b
         obs = lanes.reset()
         while lanes.running:
             acting, turns = lanes.acting, lanes.turns.copy()
+            envs = np.arange(env.num_envs)[acting]
+            check_finite("observation", obs, envs, turns, model.num_timesteps)
             _check_turns(model, obs, turns, lanes)
             if start_check is not None:
                 starting = np.flatnonzero(lanes.active & (turns == 0))
                 vec_normalize = model.get_vec_normalize_env()
                 raw_obs = obs if vec_normalize is None else vec_normalize.get_original_obs()
                 start_check.see(raw_obs, starting, lanes.episodes[starting])
-            masks = _action_masks(model, env, acting, turns)
+            masks = _action_masks(model, env, acting, envs, turns)
             obs_rows = _rows(obs, acting)
             with th.no_grad():
-                sampled, log_probs = _act(model, obs_as_tensor(obs_rows, model.device), turns[acting], masks)
+                sampled, log_probs = _act(model, obs_as_tensor(obs_rows, model.device), turns[acting], masks, envs)
             actions = _env_actions(model.action_space, sampled, acting, env.num_envs)
             n_steps = lanes.n_steps
             new_obs, rewards, dones, infos = env.step(actions)
@@ -71,7 +72,7 @@ def collect_groups(model: GroupAlgorithm, env: VecEnv, callback: BaseCallback, b
                 return False
 
             used = np.flatnonzero(lanes.active)
-            check_finite_step(new_obs, rewards, used, turns, model.num_timesteps)
+            check_finite("reward", rewards, used, turns, model.num_timesteps)
             reporting = [lane for lane in used.tolist() if infos[lane]]
             crashed = [lane for lane in reporting if infos[lane].get("crashed")]
             if crashed:
@@ -104,12 +105,16 @@ def collect_groups(model: GroupAlgorithm, env: VecEnv, callback: BaseCallback, b
 
 
 def _act(
-    model: GroupAlgorithm, obs: Any, turns: NDArray[np.int64], masks: NDArray[np.bool_] | None
+    model: GroupAlgorithm,
+    obs: Any,
+    turns: NDArray[np.int64],
+    masks: NDArray[np.bool_] | None,
+    envs: NDArray[np.int64],
 ) -> tuple[th.Tensor, th.Tensor]:
     mask_tensor = None if masks is None else th.as_tensor(masks, device=model.device)
     if model.stages is not None and not model.stages.finished:
-        return act_in_stage(model.policy, model.stages, obs, turns, model.streams.actions, mask_tensor)
-    actions, log_probs = model.policy(obs, turns, model.streams.actions, mask_tensor)
+        return act_in_stage(model.policy, model.stages, obs, turns, model.streams.actions, mask_tensor, envs)
+    actions, log_probs = model.policy(obs, turns, model.streams.actions, mask_tensor, envs)
     return actions, log_probs
 
 
@@ -142,15 +147,17 @@ def _check_turns(model: GroupAlgorithm, obs: Any, turns: NDArray[np.int64], lane
 
 
 def _action_masks(
-    model: GroupAlgorithm, env: VecEnv, acting: Lanes, turns: NDArray[np.int64]
+    model: GroupAlgorithm, env: VecEnv, acting: Lanes, envs: NDArray[np.int64], turns: NDArray[np.int64]
 ) -> NDArray[np.bool_] | None:
     if not model.masked:
         return None
     base = env.unwrapped
-    given = base.action_masks() if isinstance(base, TaskVecEnv) else get_action_masks(env)
-    masks: NDArray[np.bool_] = np.asarray(given, dtype=bool).reshape(env.num_envs, -1)[acting]
-    lanes = np.arange(env.num_envs)[acting]
-    check_masks(masks, model.action_space, lanes, turns[acting], model.num_timesteps)
+    if isinstance(base, TaskVecEnv):
+        masks = base.action_masks()[acting]
+    else:  # of the acting lanes alone: where an episode is over, an environment may have no answer
+        given = env.env_method("action_masks", indices=envs.tolist())
+        masks = np.asarray(given, dtype=bool).reshape(len(envs), -1)
+    check_masks(masks, model.action_space, envs, turns[acting], model.num_timesteps)
     return masks
 
 

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from sb3_contrib.common.maskable.utils import is_masking_supported
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
@@ -24,7 +24,7 @@ from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
 from seeupo_gym.agents.advantages import discounted_returns, estimate_advantages
-from seeupo_gym.agents.checks import check_spaces, check_update_order
+from seeupo_gym.agents.checks import check_spaces, check_update_order, warn_of_many_networks
 from seeupo_gym.agents.collection import collect_groups
 from seeupo_gym.agents.progress import ProgressBar
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
@@ -106,7 +106,9 @@ class GroupAlgorithm(BaseAlgorithm):
         if self.n_turns is None:
             self._resolve_environment()
         assert self.n_turns is not None
-        if "streams" not in self.__dict__ or self.streams.actions.device != self.device:
+        if "streams" in self.__dict__:
+            self.streams.place(self.device)
+        else:
             self.set_random_seed(self.seed)
         # Initialisers draw from torch's global generator: lend it to them, and give it back as it was.
         with th.random.fork_rng(devices=[]), one_torch_thread():
@@ -121,12 +123,14 @@ class GroupAlgorithm(BaseAlgorithm):
                 **self.policy_kwargs,
             )
         self.policy = policy.to(self.device)
-        self.policy.generator = self.streams.predict_generator(self.device)
+        self.policy.generator = self.streams.predictions
         self.rollout_buffer = GroupRolloutBuffer(self.n_groups, self.group_size, self.device, policy.token_mask)
 
     def _resolve_environment(self) -> None:
         """Learn the number of turns, and whether there are masks, from the environment."""
-        horizon = None if self.env is None else find_horizon(self.env)
+        if self.env is None:
+            raise ValueError("env is None: a new model needs an environment, whose spaces its networks are made for")
+        horizon = find_horizon(self.env)
         self.horizon_known = horizon is not None
         self.n_turns = self.max_turns or horizon
         if self.n_turns is None:
@@ -135,18 +139,23 @@ class GroupAlgorithm(BaseAlgorithm):
                 "pass max_turns=..., or wrap the environment with gymnasium.wrappers.TimeLimit"
             )
         check_update_order(self.update_order, self.n_turns)
-        masks = self.env is not None and is_masking_supported(self.env)
-        self.masked = self.use_masking and masks and not isinstance(self.action_space, spaces.Box)
+        warn_of_many_networks(self.turn_policies, self.n_turns)
+        self.masked = self._takes_masks_of(self.env)
+
+    def _takes_masks_of(self, env: VecEnv) -> bool:
+        return self.use_masking and not isinstance(self.action_space, spaces.Box) and is_masking_supported(env)
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """
-        Restart all random streams of the algorithm: group seeds, actions and minibatches.
+        Restart all random streams of the algorithm: group seeds, actions, minibatches and the samples of ``predict``.
 
         Unlike SB3's method, it leaves the global generators of Python, numpy and torch alone.
 
         :param seed: seed; None: fresh entropy
         """
         self.streams = RandomStreams(seed, self.device)
+        if "policy" in self.__dict__:
+            self.policy.generator = self.streams.predictions
         if seed is not None:
             self.action_space.seed(seed)
             if self.env is not None:
@@ -257,6 +266,12 @@ class GroupAlgorithm(BaseAlgorithm):
             total_timesteps, callback, reset_num_timesteps, tb_log_name or type(self).__name__, progress_bar
         )
         assert self.env is not None
+        if self.masked != self._takes_masks_of(self.env):
+            had, has = ("with", "none") if self.masked else ("without", "them")
+            raise ValueError(
+                f"the model was made for an environment {had} action_masks(), and this one has {has}: make a new model "
+                "for it, as policies cannot change that"
+            )
         if self.schedule == "staged" and (self.stages is None or reset_num_timesteps):
             assert self.n_turns is not None
             stage_settings = StageSettings(**(self.schedule_kwargs or {}))
@@ -277,6 +292,8 @@ class GroupAlgorithm(BaseAlgorithm):
                     break
                 iteration += 1
                 self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
+                # The last iteration overshoots: a schedule must end where it ends, not go on below zero.
+                self._current_progress_remaining = max(0.0, self._current_progress_remaining)
                 self.train()
                 if log_interval is not None and iteration % log_interval == 0:
                     self.dump_logs(iteration)
@@ -284,12 +301,11 @@ class GroupAlgorithm(BaseAlgorithm):
         return self
 
     def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
-        initialized = super()._init_callback(callback, progress_bar=False)
-        if not progress_bar:
-            return initialized
-        with_bar = CallbackList([initialized, ProgressBar()])
-        with_bar.init_callback(self)
-        return with_bar
+        if progress_bar:
+            given = callback if isinstance(callback, list) else [callback]
+            callbacks = [c if isinstance(c, BaseCallback) else ConvertCallback(c) for c in given]
+            callback = [*callbacks, ProgressBar()]
+        return super()._init_callback(callback)
 
     def dump_logs(self, iteration: int = 0) -> None:
         """
@@ -364,9 +380,11 @@ class GroupAlgorithm(BaseAlgorithm):
         :param path: file to read, or something like a file
         :param args: the other arguments of SB3's method
         :param kwargs: the other arguments of SB3's method
-        :return: the model, which goes on as the one that was saved
+        :return: the model, which goes on as the one that was saved; with ``seed=...`` its random streams begin anew
         """
         model = super().load(path, *args, **kwargs)
+        if "seed" in kwargs:
+            model.set_random_seed(kwargs["seed"])
         if model.policy_class.saves_weights_itself:
             with zipfile.ZipFile(_archive(path)) as archive:
                 model.policy.read_weights(archive)

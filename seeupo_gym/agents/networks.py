@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,9 @@ from torch import nn
 # As in SB3's actor: hidden layers of tanh units, and a last layer that starts close to a uniform policy.
 HIDDEN_GAIN = float(np.sqrt(2))
 OUTPUT_GAIN = 0.01
+
+# As in sb3-contrib.
+MASKED_LOGIT = -1e8
 
 
 class NonFiniteError(RuntimeError):
@@ -77,13 +80,21 @@ def parametrize(
         parts = params.split(list(distribution.action_dims), dim=1)
         distribution.distribution = [th.distributions.Categorical(logits=p, validate_args=False) for p in parts]
     elif isinstance(distribution, MaskableMultiCategoricalDistribution):
-        parts = params.split(list(distribution.action_dims), dim=1)
-        distribution.distributions = [MaskableCategorical(logits=p, validate_args=False) for p in parts]
-        if action_masks is not None:
-            distribution.apply_masking(action_masks)
+        distribution.distributions = [
+            MaskableCategorical(logits=logits, validate_args=False, masks=mask)
+            for logits, mask in _components(distribution.action_dims, params, action_masks)
+        ]
     else:
         raise NotImplementedError(f"{type(distribution).__name__} is none of the supported distributions")
     return distribution
+
+
+def _components(
+    sizes: Sequence[int], params: th.Tensor, action_masks: th.Tensor | None
+) -> Iterator[tuple[th.Tensor, th.Tensor | None]]:
+    """The logits and the mask of each component of an action."""
+    masks = [None] * len(sizes) if action_masks is None else action_masks.split(list(sizes), dim=1)
+    return zip(params.split(list(sizes), dim=1), masks, strict=True)
 
 
 def sample_with_log_prob(
@@ -162,10 +173,37 @@ def log_prob_and_entropy(
         log_probs = params.log_softmax(dim=1)
         log_prob = _gather(log_probs, actions)
         return log_prob, -(log_probs.exp() * log_probs).sum(dim=1) if with_entropy else None
+    if isinstance(distribution, MaskableDistribution):
+        sizes = [params.shape[1]]
+        if isinstance(distribution, MaskableMultiCategoricalDistribution):
+            sizes = distribution.action_dims
+        log_probs, entropies = _masked_log_probs_and_entropies(sizes, params, actions, action_masks, with_entropy)
+        log_prob = log_probs if per_component and len(sizes) > 1 else log_probs.sum(dim=1)
+        return log_prob, None if entropies is None else entropies.sum(dim=1)
     distribution = parametrize(distribution, params, log_std, action_masks)
-    if actions.ndim > 2:  # a Box of several dimensions, whose distribution is flat
-        actions = actions.flatten(start_dim=1)
+    if isinstance(distribution, DiagGaussianDistribution):  # whose actions are flat, whatever the shape of the Box
+        actions = actions.reshape(params.shape)
     return _log_prob(distribution, actions, per_component), distribution.entropy() if with_entropy else None
+
+
+def _masked_log_probs_and_entropies(
+    sizes: Sequence[int], params: th.Tensor, actions: th.Tensor, action_masks: th.Tensor | None, with_entropy: bool
+) -> tuple[th.Tensor, th.Tensor | None]:
+    """
+    Those of each component, shape (batch, components): the numbers of sb3-contrib's maskable distributions, bit for
+    bit, without making these, which costs a fifth of training.
+    """
+    log_probs, entropies = [], []
+    components = _components(sizes, params, action_masks)
+    for (logits, mask), action in zip(components, actions.reshape(len(params), -1).unbind(dim=1), strict=True):
+        logits = logits - logits.logsumexp(dim=1, keepdim=True)
+        if mask is not None:
+            logits = th.where(mask, logits, MASKED_LOGIT)
+        logits = logits - logits.logsumexp(dim=1, keepdim=True)
+        log_probs.append(_gather(logits, action))
+        if with_entropy:
+            entropies.append(-(logits * logits.softmax(dim=1)).sum(dim=1))
+    return th.stack(log_probs, dim=1), th.stack(entropies, dim=1) if with_entropy else None
 
 
 def sample(distribution: Distribution, generator: th.Generator) -> th.Tensor:
@@ -212,7 +250,9 @@ def sample_uniform(
     :return: actions, first dimension the batch
     """
     if isinstance(action_space, spaces.Box):
-        low, high = (th.as_tensor(b, device=generator.device).flatten() for b in (action_space.low, action_space.high))
+        # In the networks' type, which is that of sampled actions, whatever that of the space is.
+        bounds = (action_space.low, action_space.high)
+        low, high = (th.as_tensor(b, dtype=th.float32, device=generator.device).flatten() for b in bounds)
         return low + (high - low) * th.rand(size[0], len(low), generator=generator, device=generator.device)
     logits = th.zeros(size, device=generator.device)
     return sample(parametrize(distribution, logits, None, action_masks), generator)

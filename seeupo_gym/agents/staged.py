@@ -147,6 +147,7 @@ def act_in_stage(
     turns: NDArray[np.int64],
     generator: th.Generator,
     action_masks: th.Tensor | None,
+    envs: NDArray[np.int64],
 ) -> tuple[th.Tensor, th.Tensor]:
     """
     Choose actions for an episode of a stage: exploratory before the trained turn, sampled at it, greedy after it.
@@ -157,6 +158,7 @@ def act_in_stage(
     :param turns: the turn of each row, counted from 0, shape (batch,)
     :param generator: source of all samples
     :param action_masks: valid choices; None: all
+    :param envs: the environment that each row comes from, for messages
     :return: actions and their log-probabilities under their policies; NaN for uniform actions, which are nobody's
     """
     indices = np.minimum(turns, policy.n_turns - 1)
@@ -173,7 +175,7 @@ def act_in_stage(
         if kind == _UNIFORM:
             parts.append(policy.explore(len(rows), generator, masks))
         else:
-            parts.append(policy(part, turns[rows], generator if kind == _SAMPLED else None, masks))
+            parts.append(policy(part, turns[rows], generator if kind == _SAMPLED else None, masks, envs[rows]))
         order.append(rows)
     inverse = th.as_tensor(np.argsort(np.concatenate(order)), device=policy.device)
     actions, log_probs = (th.cat(column)[inverse] for column in zip(*parts, strict=True))

@@ -22,6 +22,11 @@ class RandomStreams:
     :param device: device of the networks, where actions are sampled
     """
 
+    actions: th.Generator
+    """Source of the actions in training."""
+    predictions: th.Generator
+    """Source of the samples of ``predict``, apart: evaluating a policy must not change how training goes on."""
+
     def __init__(self, seed: int | None, device: th.device) -> None:
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
@@ -29,17 +34,25 @@ class RandomStreams:
             raise ValueError(f"seed must be non-negative, got {seed}")
         self.root = seed
         self.n_groups = 0
-        self.actions = self._generator(_ACTIONS, device)
         self.updates = self._generator(_UPDATES, th.device("cpu"))
+        self.place(device)
 
     @property
     def init_seed(self) -> int:
         """Seed of the networks' initial weights."""
         return self._seed(_INIT)
 
-    def predict_generator(self, device: th.device) -> th.Generator:
-        """A new generator for the samples of ``predict``."""
-        return self._generator(_PREDICT, device)
+    def place(self, device: th.device) -> None:
+        """
+        Have the generators that work where the networks are on their device. One that is elsewhere begins anew, as its
+        state cannot move, and so does one that a model saved by an older version lacks.
+
+        :param device: device of the networks
+        """
+        for name, stream in (("actions", _ACTIONS), ("predictions", _PREDICT)):
+            new = self._generator(stream, device)
+            if name not in self.__dict__ or self.__dict__[name].device != new.device:
+                setattr(self, name, new)
 
     def episode_seeds(
         self, n_groups: int, group_size: int, independent_noise: bool

@@ -55,7 +55,7 @@ class TurnPolicy(BasePolicy):
         if n_turns < 1:
             raise ValueError(f"n_turns must be at least 1, got {n_turns}")
         self.n_turns = n_turns
-        # For predict(deterministic=False) only: evaluating a policy must not change how training goes on.
+        # For predict(deterministic=False) only; that of an algorithm's policy is one of its random streams.
         self.generator = th.Generator()
         self.generator.seed()
         self._warned_of_turn = False
@@ -192,6 +192,7 @@ class TurnPolicy(BasePolicy):
         turns: NDArray[np.int64],
         generator: th.Generator | None = None,
         action_masks: th.Tensor | None = None,
+        envs: NDArray[np.int64] | None = None,
     ) -> tuple[th.Tensor, th.Tensor]:
         """
         Choose actions for rows that may be at different turns.
@@ -200,20 +201,22 @@ class TurnPolicy(BasePolicy):
         :param turns: the turn of each row, counted from 0, shape (batch,)
         :param generator: source of the samples; None: the most likely actions
         :param action_masks: valid choices, shape (batch, sum of choices); None: all
+        :param envs: the environment that each row comes from, for messages; None: the row's own number
         :return: actions, shape (batch, *action shape), and their log-probabilities, shape (batch,), or (batch,
             components) with ``per_component``
-        :raises NonFiniteError: if a network gives NaN or infinity, with the turn and the row
+        :raises NonFiniteError: if a network gives NaN or infinity, with the turn and the environment
         """
+        envs = np.arange(len(turns)) if envs is None else envs
         indices = np.minimum(turns, self.n_turns - 1)
         present = np.unique(indices)
         if present.size == 1:
-            return self._act(obs, int(present[0]), np.arange(len(turns)), generator, action_masks)
+            return self._act(obs, int(present[0]), envs, generator, action_masks)
         parts, order = [], []
         for index in present:
             rows = np.flatnonzero(indices == index)
             row_tensor = th.as_tensor(rows, device=self.device)
             masks = None if action_masks is None else action_masks[row_tensor]
-            parts.append(self._act(select_rows(obs, row_tensor), int(index), rows, generator, masks))
+            parts.append(self._act(select_rows(obs, row_tensor), int(index), envs[rows], generator, masks))
             order.append(rows)
         inverse = th.as_tensor(np.argsort(np.concatenate(order)), device=self.device)
         actions, log_probs = (th.cat(column)[inverse] for column in zip(*parts, strict=True))

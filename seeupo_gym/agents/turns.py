@@ -22,7 +22,7 @@ def observed_turns(observation: Any, space: spaces.Space[Any]) -> NDArray[np.int
     """
     entry = space.spaces.get(TURN_KEY) if isinstance(space, spaces.Dict) else None
     if isinstance(entry, spaces.Discrete):
-        return np.asarray(observation[TURN_KEY], dtype=np.int64).reshape(-1) - int(entry.start)
+        return np.asarray(observation[TURN_KEY], dtype=np.int64).reshape(-1)
     if isinstance(entry, spaces.Box) and entry.dtype.kind in "iu" and int(np.prod(entry.shape)) == 1:
         return np.asarray(observation[TURN_KEY], dtype=np.int64).reshape(-1)
     return None
@@ -33,9 +33,16 @@ def find_horizon(env: VecEnv) -> int | None:
     Find the largest number of turns of an episode.
 
     :param env: vector environment
-    :return: the environment's attribute ``max_turns``, else ``max_episode_steps`` of its spec, else None
+    :return: the environment's attribute ``max_turns``, else ``max_episode_steps`` of its spec, else the limit of its
+        ``TimeLimit``, which an unregistered environment has without a spec; else None
     """
-    if env.has_attr("max_turns"):
-        return int(env.get_attr("max_turns", indices=0)[0])
-    spec = env.get_attr("spec", indices=0)[0] if env.has_attr("spec") else None
-    return None if spec is None or spec.max_episode_steps is None else int(spec.max_episode_steps)
+
+    def attribute(name: str) -> Any:
+        return env.get_attr(name, indices=0)[0] if env.has_attr(name) else None
+
+    candidates = (
+        attribute("max_turns"),
+        getattr(attribute("spec"), "max_episode_steps", None),
+        attribute("_max_episode_steps"),
+    )
+    return next((int(horizon) for horizon in candidates if horizon is not None), None)

@@ -29,6 +29,7 @@ _ONE_LOSS = {"update_order": "simultaneous", "schedule": "sweep"}
 class NamedSetting(SeeUPO):
     """
     SeeUPO with some settings fixed. As in the papers one network plays all turns, unless ``turn_policies="separate"``.
+    None for a fixed setting, or for ``turn_policies``, is as if it were not given.
 
     ``factor_clip`` has no effect, as turns that move together carry no factors over.
 
@@ -43,12 +44,15 @@ class NamedSetting(SeeUPO):
 
     def __init__(self, policy: str | type[TurnPolicy], env: GymEnv | str | None, **settings: Any) -> None:
         for name, value in self.fixed_settings.items():
-            if settings.get(name, value) != value:
+            if settings.get(name) not in (None, value):
                 raise ValueError(
                     f"{type(self).__name__} is SeeUPO with {name}={value!r}, got {settings[name]!r}: "
                     "for other combinations use SeeUPO"
                 )
-        super().__init__(policy, env, **{**self.default_settings, **settings, **self.fixed_settings})
+        for name, value in self.default_settings.items():
+            if settings.get(name) is None:
+                settings[name] = value
+        super().__init__(policy, env, **{**settings, **self.fixed_settings})
 
 
 class GRPO(NamedSetting):

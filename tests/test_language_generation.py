@@ -92,20 +92,24 @@ FAMILIES = {
     # Attention over the last four tokens only, in all layers and in every other one.
     "Mistral": {**SIZES, "sliding_window": 4},
     "Gemma3Text": {**SIZES, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
+    "GPTNeo": {**SIZES, "attention_types": [[["global", "local"], 1]], "window_size": 4},
     "Mixtral": {**SIZES, "num_local_experts": 2, "num_experts_per_tok": 1},
     # Learned positions, and none but distances.
     "GPT2": {**GPT2_SIZES, "initializer_range": 0.7},
     "Bloom": {"vocab_size": VOCAB + 2, "hidden_size": 16, "n_layer": 2, "n_head": 2, "initializer_range": 0.7},
+    "Mpt": {"vocab_size": VOCAB + 2, "d_model": 16, "n_layers": 2, "n_heads": 2, "initializer_range": 0.7},
 }
 
 
+# Nothing, and a prompt of the system that contexts of different lengths begin with.
+@pytest.mark.parametrize("beginning", [[], [4, 5, 6, 7, 8, 9]], ids=["alone", "shared"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_other_families_of_models(family):
+def test_other_families_of_models(family, beginning):
     config = getattr(transformers, f"{family}Config")(**FAMILIES[family], bos_token_id=None, eos_token_id=None)
     with th.random.fork_rng():
         th.manual_seed(3)
         network = transformers.AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
-    contexts = make_contexts()
+    contexts = th.cat([th.tensor(beginning, dtype=th.long).expand(8, -1), make_contexts()], dim=1)
     messages = sample_messages(network, contexts, NEW, Decoding(VOCAB, [STOP]), th.Generator().manual_seed(0))
     again, _ = message_log_probs(network, contexts, messages.tokens, Decoding(VOCAB, [STOP]))
     for i in range(len(contexts)):

@@ -16,6 +16,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 from seeupo_gym.agents.language import ChatView, bfcl_functions, make_chat_vec
 from seeupo_gym.agents.language.chat import text_env
 from seeupo_gym.agents.language.loading import (
+    check_context,
     context_limit,
     end_of_turn,
     find_source,
@@ -178,6 +179,21 @@ def test_dropout_is_off(folder, tmp_path):
         assert th.equal(model(ids).logits, model(ids).logits)
     assert context_limit(load_model(llama).config) == 512
     assert context_limit(gpt2) == 32
+
+
+def test_positions_that_depend_on_the_longest_row_of_a_batch_are_refused():
+    factors = {"short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 4.0, 8.0]}
+    rope = {"rope_type": "longrope", "rope_theta": 10_000.0, "factor": 8.0, **factors}
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "pad_token_id": 0, "original_max_position_embeddings": 16}
+    config = transformers.Phi3Config(**sizes, max_position_embeddings=128, rope_parameters=rope)
+    check_context("phi3", config, 12, 4)
+    with pytest.raises(ValueError, match=r"exceed the 16 tokens that phi3 .*longrope.*set max_context to at most 12"):
+        check_context("phi3", config, 13, 4)
+    dynamic = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0}
+    config = transformers.LlamaConfig(max_position_embeddings=16, rope_parameters=dynamic)
+    check_context("llama", config, 12, 4)
+    with pytest.raises(ValueError, match="exceed the 16 tokens that llama can read: set max_context to at most 12"):
+        check_context("llama", config, 13, 4)
 
 
 def test_a_recurrent_model_is_refused(tmp_path):

@@ -98,8 +98,8 @@ def sample_messages(
     Write a message after each context.
 
     Contexts that are equal, as those of a group at its first turn, are read once, and so is what all contexts begin
-    with. The next tokens are computed with a key-value cache; rows whose message has ended are dropped when they are
-    half of all.
+    with, unless the model counts columns (sliding windows). The next tokens are computed with a key-value cache; rows
+    whose message has ended are dropped when they are half of all.
 
     :param network: a causal language model of transformers
     :param contexts: tokens followed by -1, shape (batch, width)
@@ -221,7 +221,7 @@ def _read(
     :return: the last ``n_logits`` logits of each row, and which columns are tokens, shape (batch, width)
     """
     n = len(contexts)
-    n_shared = 0 if cache is None or n == 1 else shared_prefix(contexts)
+    n_shared = 0 if cache is None or n == 1 or not _allows_gaps(_bare(network)) else shared_prefix(contexts)
     if n_shared > 0:
         network(input_ids=contexts[:1, :n_shared].long(), use_cache=True, logits_to_keep=1, **_cached(network, cache))
         cache.batch_repeat_interleave(n)
@@ -249,6 +249,20 @@ def shared_prefix(contexts: th.Tensor) -> int:
     """
     same = (contexts == contexts[:1]).all(dim=0).long().cumprod(dim=0).sum()
     return int(th.minimum(same, (contexts >= 0).sum(dim=1).min() - 1))
+
+
+def _allows_gaps(network: Any) -> bool:
+    """
+    Whether columns of padding may lie between a row's tokens, as behind a shared prefix.
+
+    Not where attention counts columns: in windows or chunks, or for distances of a model that is given no positions.
+    """
+    config = network.config.get_text_config()
+    return (
+        "position_ids" in signature(network.forward).parameters
+        and all(kind == "full_attention" for kind in getattr(config, "layer_types", None) or ())
+        and not any(getattr(config, name, None) for name in ("sliding_window", "window_size", "attention_chunk_size"))
+    )
 
 
 def _new_cache(network: Any) -> Any:

@@ -30,7 +30,7 @@ from seeupo_gym.agents.language.generation import (
     sample_messages,
 )
 from seeupo_gym.agents.language.loading import (
-    context_limit,
+    check_context,
     load_model,
     load_tokenizer,
     require_llm,
@@ -152,12 +152,7 @@ class CausalLMPolicy(TurnPolicy):
         self.conversation_interval = conversation_interval
         self.tokenizer = load_tokenizer(model, chat_template)
         network = load_model(model, dtype if lora is not None else "float32")
-        limit = context_limit(network.config)
-        if max_context + max_new_tokens > limit:
-            raise ValueError(
-                f"max_context={max_context} and max_new_tokens={max_new_tokens} together exceed the {limit} tokens "
-                f"that {model} can read: set max_context to at most {limit - max_new_tokens}"
-            )
+        check_context(model, network.config, max_context, max_new_tokens)
         n_vocab = len(self.tokenizer)
         if action_space.high.max() + 1 != n_vocab:  # type: ignore[attr-defined]
             raise ValueError(f"the environment was made with another tokenizer than that of {model}: see make_chat_vec")

@@ -168,6 +168,30 @@ def test_gradient_checkpointing_gives_the_same_gradients(make_model):
         th.testing.assert_close(a, b)
 
 
+def test_activations_are_computed_again_with_the_adapter_of_their_own_turn(make_model):
+    """Turns with an adapter each, and one backward pass through all of them."""
+    gradients = []
+    for checkpointing in (False, True):
+        model = make_model(
+            policy_kwargs={"lora": LORA, "gradient_checkpointing": checkpointing}, turn_policies="separate"
+        )
+        generator = th.Generator().manual_seed(1)
+        with th.no_grad():  # LoRA starts these at 0, where all adapters are alike
+            for name, param in model.policy.named_parameters():
+                if "lora_B" in name:
+                    param.copy_(0.3 * th.randn(param.shape, generator=generator))
+        batches = collected(model).turn_batches
+        model.policy.set_training_mode(True)
+        rows = [(batch.observations, batch.actions, turn) for turn, batch in enumerate(batches)]
+        outputs = [model.policy.evaluate_actions(*row)[0].sum() for row in rows]
+        th.autograd.backward(outputs)
+        gradients.append({k: p.grad for k, p in model.policy.named_parameters() if p.grad is not None})
+    assert {name.split(".")[-2] for name in gradients[0]} == {"turn_00", "turn_01"}
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        th.testing.assert_close(gradient, gradients[1][name])
+
+
 def test_rows_at_once_is_a_matter_of_memory_only(make_model):
     models = [make_model(policy_kwargs={"rows_at_once": rows}) for rows in (3, 64)]
     batches = [collected(model).turn_batches[0] for model in models]

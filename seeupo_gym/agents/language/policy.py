@@ -19,7 +19,13 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from seeupo_gym.agents.language.adapters import activate, adapter_parameters, add_adapters, merged
+from seeupo_gym.agents.language.adapters import (
+    activate,
+    adapter_parameters,
+    add_adapters,
+    checkpoint_activations,
+    merged,
+)
 from seeupo_gym.agents.language.chat import ChatView, make_chat_vec, text_env
 from seeupo_gym.agents.language.generation import (
     PAD,
@@ -160,12 +166,10 @@ class CausalLMPolicy(TurnPolicy):
             raise ValueError(f"{model} has fewer output embeddings than its tokenizer has tokens ({n_vocab})")
         stops = stop_token_ids(self.tokenizer, network.config, network.generation_config)
         self.decoding = Decoding(n_vocab, stops, temperature, allowed_tokens)
-        if gradient_checkpointing:
-            # The older of the two names goes away in transformers 6.
-            enable = getattr(network, "activation_checkpointing_enable", network.gradient_checkpointing_enable)
-            enable({"use_reentrant": False})
         self.network = network if lora is None else add_adapters(network, n_turns, lora)
         groups = [{"params": list(self._adapter_parameters(index).values())} for index in range(n_turns)]
+        if gradient_checkpointing:
+            checkpoint_activations(self.network, [param for group in groups for param in group["params"]])
         self.optimizer = self.optimizer_class(groups, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
         self._reference: Any = None
         self._n_rollouts = 0

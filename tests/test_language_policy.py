@@ -168,6 +168,25 @@ def test_gradient_checkpointing_gives_the_same_gradients(make_model):
         th.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("lora", [None, LORA])
+def test_gradient_checkpointing_leaves_what_has_no_gradients_alone(make_model, lora):
+    """Prompts of one length or of several, whose common beginning is read into a cache."""
+    model = make_model(policy_kwargs={"gradient_checkpointing": True, "lora": lora})
+    batches = collected(model).turn_batches
+    modes = []
+    model.policy.network.register_forward_pre_hook(lambda network, _: modes.append(network.training))
+    model.policy.set_training_mode(True)
+    with th.no_grad():
+        for turn, batch in enumerate(batches):
+            again, _ = model.policy.evaluate_actions(batch.observations, batch.actions, turn)
+            reference = model.policy.reference_log_probs(batch.observations, batch.actions, turn)
+            th.testing.assert_close(again, batch.log_probs, atol=1e-5, rtol=0)
+            th.testing.assert_close(reference, batch.log_probs, atol=1e-5, rtol=0)
+    assert not any(modes)
+    model.policy.evaluate_actions(batches[0].observations, batches[0].actions, 0)
+    assert modes[-1]
+
+
 def test_activations_are_computed_again_with_the_adapter_of_their_own_turn(make_model):
     """Turns with an adapter each, and one backward pass through all of them."""
     gradients = []

@@ -277,6 +277,8 @@ class CausalLMPolicy(TurnPolicy):
         self, network: Any, obs: PyTorchObs, actions: th.Tensor, with_entropy: bool = False
     ) -> tuple[th.Tensor, th.Tensor | None]:
         assert isinstance(obs, dict)
+        # Older transformers 5 look at the mode alone, and drop the cache of what is not computed twice.
+        network.train(self.training and th.is_grad_enabled())
         with self._autocast():
             return message_log_probs(network, obs["context"], actions, self.decoding, obs.get("choices"), with_entropy)
 

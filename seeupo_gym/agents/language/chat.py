@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
     ``</think>`` (a thought without an end is all thought, so the message is empty) and without white space around it;
     tokens of a choice mean its command, letter by letter. The message is sent, and stands in the conversation; the
     reply is the user's next message. What a message means is up to the environment, as is ``info["malformed"]``.
+    Special tokens that messages or replies spell letter by letter are removed, or the next prompt would have them for
+    real: nobody can write a turn of somebody else.
 
     A conversation of more than ``max_context`` tokens loses its oldest exchanges, that is, the assistant's message and
     the reply to it, until it fits. The system prompt, the first message of the user and the last exchange always stay,
@@ -99,7 +102,11 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
         self._stops, self._end = set(stops), stops[0]
         tags = (_THINK, _THOUGHT)
         added = tokenizer.added_tokens_decoder.items()
-        self._hidden = {id_ for id_, token in added if token.special and token.content not in tags}
+        special = {id_: token.content for id_, token in added if token.special and token.content not in tags}
+        self._hidden = set(special)
+        self._spelled = re.compile(
+            "|".join(re.escape(text) for text in sorted(special.values(), key=len, reverse=True))
+        )
         # Some templates begin the thought, so that the message only ends it.
         self._begun = self._template([*self._system, _message("user", "")], tokenize=False).rstrip().endswith(_THINK)
         n_vocab, max_turns = len(tokenizer), int(env.get_wrapper_attr("max_turns"))
@@ -136,7 +143,7 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
         text, reward, terminated, truncated, info = self.env.step(message)
         if info.get("malformed"):
             reward = float(reward) + self._malformed_reward
-        self._messages += [_message("assistant", message), self._reply(text, info)]
+        self._messages += [_message("assistant", self._plain(message)), self._reply(text, info)]
         self._turn += 1
         info = {**info, "message": message}
         if terminated or truncated:
@@ -148,7 +155,13 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
 
     def _reply(self, text: str, info: dict[str, Any]) -> dict[str, str]:
         shown = "" if self._show_info is None else self._show_info(info)
-        return _message("user", f"{shown}\n\n{text}" if shown else text)
+        return _message("user", self._plain(f"{shown}\n\n{text}" if shown else text))
+
+    def _plain(self, text: str) -> str:
+        """Remove special tokens, also those that only come about when others are removed."""
+        while (rest := self._spelled.sub("", text)) != text:
+            text = rest
+        return text
 
     def _read(self, action: Any) -> str:
         """Make a message of tokens."""
@@ -169,7 +182,8 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
         if tuple(ids) in self._commands:
             return self._commands[tuple(ids)]
         ids = [token for token in ids if token not in self._hidden]
-        text = str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        text = self._plain(text)
         _, ended, message = text.rpartition(_THOUGHT)
         if _THINK in message or (self._begun and not ended):
             return ""

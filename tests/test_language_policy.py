@@ -263,7 +263,7 @@ def test_updating_a_turn_leaves_the_other_adapters_as_they_are(make_model):
     assert th.equal(ahead, again)
 
 
-@pytest.mark.parametrize("lora", [None, LORA])
+@pytest.mark.parametrize("lora", [None, LORA, {**LORA, "init_lora_weights": "orthogonal"}])
 def test_the_reference_is_the_model_as_it_was_loaded(make_model, folder, lora):
     model = make_model(policy_kwargs={"lora": lora}, learning_rate=1e-2, reference_kl_coef=0.1)
     batch = collected(model).turn_batches[0]
@@ -454,6 +454,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_step_and_the_model_can_be_sa
         ({"max_context": 4096}, {}, "together exceed the 512 tokens.*set max_context to at most 508"),
         ({"temperature": 0.0}, {}, "temperature must be positive"),
         ({"lora": {"lora_dropout": 0.1}}, {}, "lora_dropout must be 0"),
+        ({"lora": {"init_lora_weights": "pissa"}}, {}, "init_lora_weights='pissa' may change .*no longer the model"),
         ({}, {"turn_policies": "separate"}, "needs policy_kwargs=dict\\(lora=...\\)"),
         ({"dtype": "int8"}, {}, 'dtype must be "float32" or "bfloat16"'),
     ],

@@ -12,6 +12,9 @@ import torch as th
 
 from seeupo_gym.agents.language.loading import require_llm
 
+# Those of peft that leave the weights beside the adapters alone.
+_INITIAL = (True, False, "gaussian", "orthogonal")
+
 
 def _name(index: int) -> str:
     return f"turn_{index:02d}"
@@ -25,11 +28,16 @@ def add_adapters(network: Any, n_adapters: int, lora: dict[str, Any]) -> Any:
     :param n_adapters: how many
     :param lora: arguments of ``peft.LoraConfig``
     :return: peft's wrapper of the model
-    :raises ValueError: for dropout
+    :raises ValueError: for dropout, and for initial values that change the model's own weights
     """
     peft = require_llm("peft")
     if lora.get("lora_dropout", 0.0) != 0.0:
         raise ValueError("lora_dropout must be 0: importance ratios have to be 1 before an update")
+    if (init := lora.get("init_lora_weights", True)) not in _INITIAL:
+        raise ValueError(
+            f"init_lora_weights={init!r} may change the model's own weights, so that without adapters it is no longer "
+            f"the model that was loaded: use one of {', '.join(map(repr, _INITIAL))}"
+        )
     config = peft.LoraConfig(**{"task_type": "CAUSAL_LM", "target_modules": "all-linear", **lora})
     with warnings.catch_warnings():
         # peft asks transformers for attributes under their old names.

@@ -456,6 +456,11 @@ def test_a_loss_that_is_not_finite_stops_before_the_step_and_the_model_can_be_sa
         ({"lora": {"lora_dropout": 0.1}}, {}, "lora_dropout must be 0"),
         ({"lora": {"init_lora_weights": "pissa"}}, {}, "init_lora_weights='pissa' may change .*no longer the model"),
         ({}, {"turn_policies": "separate"}, "needs policy_kwargs=dict\\(lora=...\\)"),
+        (
+            {},
+            {"update_rule": "trust_region", "target_kl": 0.01},
+            "second derivatives, which CausalLMPolicy does not have",
+        ),
         ({"dtype": "int8"}, {}, 'dtype must be "float32" or "bfloat16"'),
     ],
 )

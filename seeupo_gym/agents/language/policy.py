@@ -109,6 +109,8 @@ class CausalLMPolicy(TurnPolicy):
 
     default_settings: ClassVar[dict[str, str]] = {"turn_policies": "shared", "ratio_level": "sequence"}
     saves_weights_itself: ClassVar[bool] = True
+    first_derivatives_only: ClassVar[bool] = True
+    """torch's fast attention has no second derivative, which ``update_rule="trust_region"`` takes."""
 
     def __init__(
         self,

@@ -98,7 +98,7 @@ class CausalLMPolicy(TurnPolicy):
         environment's admissible commands
     :param gradient_checkpointing: compute activations twice instead of keeping them
     :param rows_at_once: prompts that are read, and messages that are written or evaluated without gradients, at once.
-        See ``micro_batch_size`` of ``SeeUPO`` for those with gradients
+        See ``micro_batch_size`` of ``SeeUPO`` for those of an update
     :param conversation_interval: iterations between two conversations in TensorBoard
     :param optimizer_class: optimizer
     :param optimizer_kwargs: its arguments, without the learning rate

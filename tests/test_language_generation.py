@@ -297,6 +297,25 @@ def test_a_grammar_is_obeyed_and_normalised(network):
     assert log_probs[:, 0].exp().sum().item() == pytest.approx(1.0, abs=1e-5)
 
 
+@pytest.mark.parametrize("kind", [th.int32, th.int64])
+def test_a_grammar_is_asked_about_open_messages_only(network, kind):
+    asked = []
+
+    def grammar(contexts, prefix):
+        assert contexts.dtype == prefix.dtype == th.int64
+        assert len(contexts) == len(prefix) > 0
+        assert (prefix >= 0).all()
+        assert not (prefix == STOP).any()
+        asked.append(len(prefix))
+        return even_only(contexts, prefix)
+
+    contexts, decoding = make_contexts().to(kind), Decoding(VOCAB, [STOP], 1.0, grammar)
+    messages = sample_messages(network, contexts, NEW, decoding, th.Generator().manual_seed(0))
+    assert len(set(asked)) > 2
+    again, _ = message_log_probs(network, contexts, messages.tokens.to(kind), decoding)
+    th.testing.assert_close(again, messages.log_probs, atol=1e-5, rtol=0)
+
+
 def test_a_grammar_and_choices_have_both_to_allow_a_message(network):
     n = 60
     choices = th.tensor([[[2, 3, STOP], [2, 4, STOP], [6, STOP, -1], [5, STOP, -1]]]).expand(n, -1, -1)

@@ -623,6 +623,59 @@ def test_a_pickled_conversation_goes_on(tokenizer):
     assert np.array_equal(*observations)
 
 
+@pytest.fixture
+def rendered(monkeypatch):
+    """How many messages had the conversations that the template wrote as tokens."""
+
+    def spy(tokenizer):
+        lengths, render = [], tokenizer.apply_chat_template
+
+        def counted(messages, tokenize=True, **kwargs):
+            lengths.extend([len(messages)] if tokenize else [])
+            return render(messages, tokenize=tokenize, **kwargs)
+
+        monkeypatch.setattr(tokenizer, "apply_chat_template", counted)
+        return lengths
+
+    return spy
+
+
+def test_a_conversation_is_rendered_once(tokenizer, rendered):
+    lengths = rendered(tokenizer)
+
+    def contexts(*messages, **settings):
+        view = ChatView(TextView(gym.make(GUESS, **SMALL)), tokenizer, 80, 4, **settings)
+        return [result[0]["context"] for result in play(view, tokenizer, *messages)]
+
+    first = contexts("guess 3", "guess 1")
+    assert lengths == [1, 3, 5]
+    again = contexts("guess 3", "guess 2")
+    assert lengths == [1, 3, 5, 5]
+    assert all(np.array_equal(a, b) for a, b in zip(first[:2], again[:2], strict=True))
+    assert not np.array_equal(first[2], again[2])
+    # Other settings are not to be confused with these.
+    contexts("guess 3", template_kwargs={"enable_thinking": False})
+    assert lengths[4:] == [1, 3]
+    tokenizer.chat_template = f"<|system|>{tokenizer.chat_template}"
+    assert not np.array_equal(contexts()[0], first[0])
+
+
+def test_a_template_with_the_date_is_always_rendered(tokenizer, rendered):
+    lengths = rendered(tokenizer)
+    tokenizer.chat_template = "{{ strftime_now('%Y') }}" + tokenizer.chat_template
+    for _ in range(2):
+        ChatView(Scripted(["look"] * 3), tokenizer, 64, 4).reset()
+    assert lengths == [1, 1]
+
+
+def test_what_was_rendered_is_forgotten_when_there_is_too_much(tokenizer, rendered, monkeypatch):
+    monkeypatch.setattr("seeupo_gym.agents.language.chat._MEMO_SIZE", 2)
+    lengths = rendered(tokenizer)
+    for text in ("look", "go", "look", "north", "look", "go"):
+        ChatView(Scripted([text] * 2), tokenizer, 64, 4).reset()
+    assert len(lengths) == 4  # the least recent one, "go", had to go
+
+
 def test_vector_environments_take_queues_of_seeds(folder, tokenizer):
     env = make_chat_vec(GUESS, folder, 3, 80, 4, seed=5, env_kwargs=SMALL, system_prompt="one two")
     assert find_horizon(env) == 3

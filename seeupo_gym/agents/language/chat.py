@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import gymnasium as gym
 import numpy as np
@@ -26,6 +28,9 @@ _FUNCTIONS = (
     "You can call these functions. Write nothing but calls, as in [first(a=1), second(b='x')]; you are shown the "
     "results. Any other message ends your turn. The functions, one a line:"
 )
+_MEMO_SIZE = 1024
+# What each tokenizer's template wrote lately. Environments of one tokenizer share it, and it is not pickled with them.
+_WRITTEN: WeakKeyDictionary[Any, OrderedDict[Any, NDArray[np.int32]]] = WeakKeyDictionary()
 
 Observation = dict[str, NDArray[np.int32]]
 
@@ -109,6 +114,9 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
         )
         # Some templates begin the thought, so that the message only ends it.
         self._begun = self._template([*self._system, _message("user", "")], tokenize=False).rstrip().endswith(_THINK)
+        template = str(tokenizer.chat_template)
+        self._template_changes = "strftime_now" in template  # with the date
+        self._template_key = (template, len(tokenizer), repr(self._template_kwargs))
         n_vocab, max_turns = len(tokenizer), int(env.get_wrapper_attr("max_turns"))
         entries: dict[str, spaces.Space[Any]] = {
             "context": spaces.Box(PAD, n_vocab - 1, (max_context,), np.int32),
@@ -192,11 +200,11 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
     def _observe(self, info: dict[str, Any]) -> Observation:
         return self._arrays(self._context(), [] if self._n_choices is None else self._choices(info, self._n_choices))
 
-    def _context(self) -> list[int]:
+    def _context(self) -> NDArray[np.int32]:
         """Write the conversation, without as many of the oldest exchanges as it takes; those that are gone stay so."""
         head = len(self._system) + 1
         while True:
-            tokens: list[int] = self._template([*self._messages[:head], *self._messages[head + 2 * self._dropped :]])
+            tokens = self._tokens([*self._messages[:head], *self._messages[head + 2 * self._dropped :]])
             if len(tokens) <= self._max_context:
                 return tokens
             if self._dropped + 1 >= self._turn:
@@ -205,6 +213,19 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
                     f"message and its last exchange: set max_context, now {self._max_context}, to at least that many"
                 )
             self._dropped += 1
+
+    def _tokens(self, messages: list[dict[str, str]]) -> NDArray[np.int32]:
+        """Render a conversation, unless that was done lately: members of a group often meet the same ones."""
+        if self._template_changes:
+            return np.array(self._template(messages), dtype=np.int32)
+        memo = _WRITTEN.setdefault(self.tokenizer, OrderedDict())
+        key = (self._template_key, tuple((message["role"], message["content"]) for message in messages))
+        if key not in memo:
+            memo[key] = np.array(self._template(messages), dtype=np.int32)
+            if len(memo) > _MEMO_SIZE:
+                memo.popitem(last=False)
+        memo.move_to_end(key)
+        return memo[key]
 
     def _template(self, messages: list[dict[str, str]], tokenize: bool = True) -> Any:
         """Render a conversation."""
@@ -238,7 +259,7 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
                 raise ValueError(f"the commands {other!r} and {command!r} are the same tokens: use another tokenizer")
         return [[*row, self._end] for row in rows]
 
-    def _arrays(self, context: list[int], choices: list[list[int]]) -> Observation:
+    def _arrays(self, context: Sequence[int] | NDArray[np.int32], choices: list[list[int]]) -> Observation:
         """Pad."""
         padded = np.full(self._max_context, PAD, dtype=np.int32)
         padded[: len(context)] = context

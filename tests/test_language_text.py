@@ -15,8 +15,8 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from seeupo_gym.agents.language import ChatView, bfcl_functions, make_chat_vec
 from seeupo_gym.agents.language.chat import text_env
+from seeupo_gym.agents.language.checks import check_context
 from seeupo_gym.agents.language.loading import (
-    check_context,
     context_limit,
     end_of_turn,
     find_source,

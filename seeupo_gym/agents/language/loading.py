@@ -196,33 +196,6 @@ def context_limit(model_config: Any) -> int:
     return min(limits, default=sys.maxsize)
 
 
-def check_context(model: str | Path, model_config: Any, max_context: int, max_new_tokens: int) -> None:
-    """
-    Refuse contexts that a model cannot read.
-
-    Rotary positions of the type "longrope" change for all rows of a batch when one is longer than the original length,
-    and log-probabilities with them. Those of the type "dynamic" do so beyond the number of positions.
-
-    :param model: its name, for the message
-    :param model_config: its configuration
-    :param max_context: the most tokens of a prompt
-    :param max_new_tokens: the most tokens of a message
-    :raises ValueError: if these together are too many
-    """
-    limit, what = context_limit(model_config), "can read"
-    rope = getattr(model_config.get_text_config(), "rope_parameters", None) or {}
-    # Of the whole model, or by type of layer.
-    for part in (rope, *(value for value in rope.values() if isinstance(value, dict))):
-        if part.get("rope_type") == "longrope" and part["original_max_position_embeddings"] < limit:
-            limit = part["original_max_position_embeddings"]
-            what = 'can read before its positions (rope_type "longrope") depend on the longest row of a batch'
-    if max_context + max_new_tokens > limit:
-        raise ValueError(
-            f"max_context={max_context} and max_new_tokens={max_new_tokens} together exceed the {limit} tokens that "
-            f"{model} {what}: set max_context to at most {limit - max_new_tokens}"
-        )
-
-
 def end_of_turn(tokenizer: Any) -> int:
     """
     The token that ends a message of the assistant in the chat template, or else the end-of-sequence token.

@@ -27,6 +27,7 @@ from seeupo_gym.agents.language.adapters import (
     merged,
 )
 from seeupo_gym.agents.language.chat import ChatView, make_chat_vec, text_env
+from seeupo_gym.agents.language.checks import check_context, check_spaces, check_vocabulary
 from seeupo_gym.agents.language.generation import (
     PAD,
     AllowedTokens,
@@ -35,13 +36,7 @@ from seeupo_gym.agents.language.generation import (
     message_log_probs,
     sample_messages,
 )
-from seeupo_gym.agents.language.loading import (
-    check_context,
-    load_model,
-    load_tokenizer,
-    require_llm,
-    stop_token_ids,
-)
+from seeupo_gym.agents.language.loading import load_model, load_tokenizer, require_llm, stop_token_ids
 from seeupo_gym.agents.networks import NonFiniteError, select_rows
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
 from seeupo_gym.agents.turn_policy import TurnPolicy
@@ -152,7 +147,7 @@ class CausalLMPolicy(TurnPolicy):
                 raise ValueError(f"{name} must be positive, got {number}")
         if dtype not in ("float32", "bfloat16"):
             raise ValueError(f'dtype must be "float32" or "bfloat16", got {dtype!r}')
-        _check_spaces(observation_space, action_space, max_context, max_new_tokens)
+        check_spaces(observation_space, action_space, max_context, max_new_tokens)
         self.model, self.max_context, self.max_new_tokens = model, max_context, max_new_tokens
         self.chat, self.chat_template, self.lora = chat, chat_template, lora
         self.temperature, self.dtype_name, self.allowed_tokens = temperature, dtype, allowed_tokens
@@ -161,13 +156,9 @@ class CausalLMPolicy(TurnPolicy):
         self.tokenizer = load_tokenizer(model, chat_template)
         network = load_model(model, dtype if lora is not None else "float32")
         check_context(model, network.config, max_context, max_new_tokens)
-        n_vocab = len(self.tokenizer)
-        if action_space.high.max() + 1 != n_vocab:  # type: ignore[attr-defined]
-            raise ValueError(f"the environment was made with another tokenizer than that of {model}: see make_chat_vec")
-        if network.get_output_embeddings().weight.shape[0] < n_vocab:
-            raise ValueError(f"{model} has fewer output embeddings than its tokenizer has tokens ({n_vocab})")
+        check_vocabulary(model, network, self.tokenizer, action_space)
         stops = stop_token_ids(self.tokenizer, network.config, network.generation_config)
-        self.decoding = Decoding(n_vocab, stops, temperature, allowed_tokens)
+        self.decoding = Decoding(len(self.tokenizer), stops, temperature, allowed_tokens)
         self.network = network if lora is None else add_adapters(network, n_turns, lora)
         groups = [{"params": list(self._adapter_parameters(index).values())} for index in range(n_turns)]
         if gradient_checkpointing:
@@ -422,18 +413,3 @@ def _chat_arguments(policy_kwargs: dict[str, Any]) -> dict[str, Any]:
     names = ("model", "max_context", "max_new_tokens", "chat_template")
     defaults = {name: signature(CausalLMPolicy).parameters[name].default for name in names}
     return {**{name: policy_kwargs.get(name, defaults[name]) for name in names}, **(policy_kwargs.get("chat") or {})}
-
-
-def _check_spaces(
-    observation_space: spaces.Space[Any], action_space: spaces.Space[Any], max_context: int, max_new_tokens: int
-) -> None:
-    if not isinstance(observation_space, spaces.Dict) or "context" not in observation_space.spaces:
-        raise ValueError(
-            f"a language model reads the observations of ChatView, got {observation_space}: pass SeeUPO a text "
-            "environment, an id, or make_chat_vec(...)"
-        )
-    sizes = {"max_context": (observation_space["context"].shape, max_context)}
-    sizes["max_new_tokens"] = (action_space.shape, max_new_tokens)
-    for name, (shape, size) in sizes.items():
-        if shape != (size,):
-            raise ValueError(f"the environment was made with another {name}: {shape} against {size} in policy_kwargs")

@@ -92,7 +92,13 @@ FAMILIES = {
     # Attention over the last four tokens only, in all layers and in every other one.
     "Mistral": {**SIZES, "sliding_window": 4},
     "Gemma3Text": {**SIZES, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
-    "GPTNeo": {**SIZES, "attention_types": [[["global", "local"], 1]], "window_size": 4},
+    "GPTNeo": {
+        **SIZES,
+        "num_layers": 2,
+        "num_heads": 2,
+        "attention_types": [[["global", "local"], 1]],
+        "window_size": 4,
+    },
     "Mixtral": {**SIZES, "num_local_experts": 2, "num_experts_per_tok": 1},
     # Learned positions, and none but distances.
     "GPT2": {**GPT2_SIZES, "initializer_range": 0.7},

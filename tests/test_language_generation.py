@@ -92,20 +92,30 @@ FAMILIES = {
     # Attention over the last four tokens only, in all layers and in every other one.
     "Mistral": {**SIZES, "sliding_window": 4},
     "Gemma3Text": {**SIZES, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
+    "GPTNeo": {
+        **SIZES,
+        "num_layers": 2,
+        "num_heads": 2,
+        "attention_types": [[["global", "local"], 1]],
+        "window_size": 4,
+    },
     "Mixtral": {**SIZES, "num_local_experts": 2, "num_experts_per_tok": 1},
     # Learned positions, and none but distances.
     "GPT2": {**GPT2_SIZES, "initializer_range": 0.7},
     "Bloom": {"vocab_size": VOCAB + 2, "hidden_size": 16, "n_layer": 2, "n_head": 2, "initializer_range": 0.7},
+    "Mpt": {"vocab_size": VOCAB + 2, "d_model": 16, "n_layers": 2, "n_heads": 2, "initializer_range": 0.7},
 }
 
 
+# Nothing, and a prompt of the system that contexts of different lengths begin with.
+@pytest.mark.parametrize("beginning", [[], [4, 5, 6, 7, 8, 9]], ids=["alone", "shared"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_other_families_of_models(family):
+def test_other_families_of_models(family, beginning):
     config = getattr(transformers, f"{family}Config")(**FAMILIES[family], bos_token_id=None, eos_token_id=None)
     with th.random.fork_rng():
         th.manual_seed(3)
         network = transformers.AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
-    contexts = make_contexts()
+    contexts = th.cat([th.tensor(beginning, dtype=th.long).expand(8, -1), make_contexts()], dim=1)
     messages = sample_messages(network, contexts, NEW, Decoding(VOCAB, [STOP]), th.Generator().manual_seed(0))
     again, _ = message_log_probs(network, contexts, messages.tokens, Decoding(VOCAB, [STOP]))
     for i in range(len(contexts)):
@@ -291,6 +301,25 @@ def test_a_grammar_is_obeyed_and_normalised(network):
     firsts = th.tensor([[token, STOP] for token in range(0, VOCAB, 2)])
     log_probs, _ = message_log_probs(network, contexts[:1].expand(len(firsts), -1), firsts, decoding)
     assert log_probs[:, 0].exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", [th.int32, th.int64])
+def test_a_grammar_is_asked_about_open_messages_only(network, kind):
+    asked = []
+
+    def grammar(contexts, prefix):
+        assert contexts.dtype == prefix.dtype == th.int64
+        assert len(contexts) == len(prefix) > 0
+        assert (prefix >= 0).all()
+        assert not (prefix == STOP).any()
+        asked.append(len(prefix))
+        return even_only(contexts, prefix)
+
+    contexts, decoding = make_contexts().to(kind), Decoding(VOCAB, [STOP], 1.0, grammar)
+    messages = sample_messages(network, contexts, NEW, decoding, th.Generator().manual_seed(0))
+    assert len(set(asked)) > 2
+    again, _ = message_log_probs(network, contexts, messages.tokens.to(kind), decoding)
+    th.testing.assert_close(again, messages.log_probs, atol=1e-5, rtol=0)
 
 
 def test_a_grammar_and_choices_have_both_to_allow_a_message(network):

@@ -168,6 +168,49 @@ def test_gradient_checkpointing_gives_the_same_gradients(make_model):
         th.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("lora", [None, LORA])
+def test_gradient_checkpointing_leaves_what_has_no_gradients_alone(make_model, lora):
+    """Prompts of one length or of several, whose common beginning is read into a cache."""
+    model = make_model(policy_kwargs={"gradient_checkpointing": True, "lora": lora})
+    batches = collected(model).turn_batches
+    modes = []
+    model.policy.network.register_forward_pre_hook(lambda network, _: modes.append(network.training))
+    model.policy.set_training_mode(True)
+    with th.no_grad():
+        for turn, batch in enumerate(batches):
+            again, _ = model.policy.evaluate_actions(batch.observations, batch.actions, turn)
+            reference = model.policy.reference_log_probs(batch.observations, batch.actions, turn)
+            th.testing.assert_close(again, batch.log_probs, atol=1e-5, rtol=0)
+            th.testing.assert_close(reference, batch.log_probs, atol=1e-5, rtol=0)
+    assert not any(modes)
+    model.policy.evaluate_actions(batches[0].observations, batches[0].actions, 0)
+    assert modes[-1]
+
+
+def test_activations_are_computed_again_with_the_adapter_of_their_own_turn(make_model):
+    """Turns with an adapter each, and one backward pass through all of them."""
+    gradients = []
+    for checkpointing in (False, True):
+        model = make_model(
+            policy_kwargs={"lora": LORA, "gradient_checkpointing": checkpointing}, turn_policies="separate"
+        )
+        generator = th.Generator().manual_seed(1)
+        with th.no_grad():  # LoRA starts these at 0, where all adapters are alike
+            for name, param in model.policy.named_parameters():
+                if "lora_B" in name:
+                    param.copy_(0.3 * th.randn(param.shape, generator=generator))
+        batches = collected(model).turn_batches
+        model.policy.set_training_mode(True)
+        rows = [(batch.observations, batch.actions, turn) for turn, batch in enumerate(batches)]
+        outputs = [model.policy.evaluate_actions(*row)[0].sum() for row in rows]
+        th.autograd.backward(outputs)
+        gradients.append({k: p.grad for k, p in model.policy.named_parameters() if p.grad is not None})
+    assert {name.split(".")[-2] for name in gradients[0]} == {"turn_00", "turn_01"}
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        th.testing.assert_close(gradient, gradients[1][name])
+
+
 def test_rows_at_once_is_a_matter_of_memory_only(make_model):
     models = [make_model(policy_kwargs={"rows_at_once": rows}) for rows in (3, 64)]
     batches = [collected(model).turn_batches[0] for model in models]
@@ -220,7 +263,7 @@ def test_updating_a_turn_leaves_the_other_adapters_as_they_are(make_model):
     assert th.equal(ahead, again)
 
 
-@pytest.mark.parametrize("lora", [None, LORA])
+@pytest.mark.parametrize("lora", [None, LORA, {**LORA, "init_lora_weights": "orthogonal"}])
 def test_the_reference_is_the_model_as_it_was_loaded(make_model, folder, lora):
     model = make_model(policy_kwargs={"lora": lora}, learning_rate=1e-2, reference_kl_coef=0.1)
     batch = collected(model).turn_batches[0]
@@ -411,7 +454,13 @@ def test_a_loss_that_is_not_finite_stops_before_the_step_and_the_model_can_be_sa
         ({"max_context": 4096}, {}, "together exceed the 512 tokens.*set max_context to at most 508"),
         ({"temperature": 0.0}, {}, "temperature must be positive"),
         ({"lora": {"lora_dropout": 0.1}}, {}, "lora_dropout must be 0"),
+        ({"lora": {"init_lora_weights": "pissa"}}, {}, "init_lora_weights='pissa' may change .*no longer the model"),
         ({}, {"turn_policies": "separate"}, "needs policy_kwargs=dict\\(lora=...\\)"),
+        (
+            {},
+            {"update_rule": "trust_region", "target_kl": 0.01},
+            "second derivatives, which CausalLMPolicy does not have",
+        ),
         ({"dtype": "int8"}, {}, 'dtype must be "float32" or "bfloat16"'),
     ],
 )

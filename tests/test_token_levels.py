@@ -21,20 +21,20 @@ class TokenPolicy:
         self.reference = th.randn((N, TOKENS, WORDS), generator=generator, dtype=th.float64).log_softmax(-1)
         self.mask = mask
         self.optimizer = th.optim.SGD([self.logits], lr=learning_rate)
-        self.calls = []
+        self.calls, self.calls_without_gradients = [], []
 
     def tokens(self, table, obs, actions):
         log_probs = table.log_softmax(-1)[obs].gather(-1, actions.unsqueeze(-1)).squeeze(-1)
         return th.where(self.mask[obs], log_probs, 0.0)
 
     def evaluate_actions(self, obs, actions, turn, action_masks=None, with_entropy=False):
-        if th.is_grad_enabled():
-            self.calls.append(len(actions))
+        (self.calls if th.is_grad_enabled() else self.calls_without_gradients).append(len(actions))
         table = self.logits.log_softmax(-1)
         entropy = th.where(self.mask, -(table.exp() * table).sum(-1), 0.0).sum(-1) / self.mask.sum(-1)
         return self.tokens(self.logits, obs, actions), entropy[obs] if with_entropy else None
 
     def reference_log_probs(self, obs, actions, turn):
+        self.calls_without_gradients.append(len(actions))
         return self.tokens(self.reference, obs, actions)
 
     def turn_parameters(self, turn):
@@ -89,7 +89,10 @@ def test_a_step_is_the_gradient_of_the_definition(level, extra, micro_batch_size
     stats = sequential_update(policy, [batch], advantages, [[0]], settings, th.Generator())[0]
     th.testing.assert_close(policy.logits.detach(), after)
     assert stats.policy_loss == pytest.approx(-expected.item())
-    assert policy.calls == ([N] if micro_batch_size is None else [3, 3, 3, 1])
+    sizes = [N] if micro_batch_size is None else [3, 3, 3, 1]
+    assert policy.calls == sizes
+    # Under the reference, and after the update.
+    assert policy.calls_without_gradients == (2 * sizes if "reference_kl_coef" in extra else sizes)
 
 
 def test_micro_batches_give_the_update_of_one_batch_with_minibatches_epochs_and_clipping():

@@ -25,7 +25,7 @@ class WeightedTurn(NamedTuple):
 
 def micro_batches(part: list[WeightedTurn], size: int | None) -> Iterator[list[WeightedTurn]]:
     """
-    Divide a minibatch into pieces whose gradients are to be added up.
+    Divide a minibatch into pieces, as many rows as are in memory at once; their gradients are to be added up.
 
     :param part: rows of one or several turns
     :param size: rows in a piece, all of one turn; None: one piece with everything

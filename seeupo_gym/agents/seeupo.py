@@ -163,6 +163,11 @@ class SeeUPO(GroupAlgorithm):
         self.turn_policies = turn_policies or policy_class.default_settings["turn_policies"]
         self.ratio_level = ratio_level or policy_class.default_settings["ratio_level"]
         check_settings(vars(self))
+        if update_rule == "trust_region" and policy_class.first_derivatives_only:
+            raise ValueError(
+                f'update_rule="trust_region" needs second derivatives, which {policy_class.__name__} does not have: '
+                'use "clip", "kl_penalty" or "reinforce"'
+            )
         if env is not None:
             env = policy_class.make_env(env, n_groups * group_size, policy_kwargs or {})
         super().__init__(

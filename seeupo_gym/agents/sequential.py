@@ -161,11 +161,15 @@ def sequential_update(
         block, weights = [], factors.clone()
         for turn in turns:
             batch = turn_batches[turn]
-            if settings.reference_kl_coef != 0.0:
-                reference = policy.reference_log_probs(batch.observations, batch.actions, turn)
-                batch = batch._replace(reference_log_probs=reference)
             of_turn = advantages if advantages.ndim == 1 else advantages[turn]
-            block.append(WeightedTurn(turn, batch, of_turn[batch.episodes] * weights[batch.episodes]))
+            weighted = WeightedTurn(turn, batch, of_turn[batch.episodes] * weights[batch.episodes])
+            if settings.reference_kl_coef != 0.0:
+                parts = [
+                    policy.reference_log_probs(rows.observations, rows.actions, turn)
+                    for [(_, rows, _)] in micro_batches([weighted], settings.micro_batch_size)
+                ]
+                weighted = weighted._replace(batch=batch._replace(reference_log_probs=th.cat(parts)))
+            block.append(weighted)
         if settings.rule == "trust_region":
             n_steps, loss = _trust_region_update(policy, block, settings)
         else:
@@ -187,9 +191,12 @@ def _finish_turn(
     """Carry an updated turn over to the factors (eq. 8), and measure what its update did."""
     turn, batch, weighted_advantages = weighted
     with th.no_grad():
-        tokens, entropy = policy.evaluate_actions(
-            batch.observations, batch.actions, turn, batch.action_masks, with_entropy=True
-        )
+        parts = [
+            policy.evaluate_actions(rows.observations, rows.actions, turn, rows.action_masks, with_entropy=True)
+            for [(_, rows, _)] in micro_batches([weighted], settings.micro_batch_size)
+        ]
+        tokens = th.cat([log_probs for log_probs, _ in parts])
+        entropies = [entropy for _, entropy in parts if entropy is not None]
         log_ratio = _log_ratio(tokens, batch, settings.level)
         # One ratio per token has no place in an episode's factor: the whole action's takes it.
         whole = (log_ratio if log_ratio.ndim == 1 else log_ratio.sum(dim=1)).exp()
@@ -198,7 +205,7 @@ def _finish_turn(
         numbers = [
             _clip_fraction(log_ratio, batch, settings),
             _divergence(tokens, batch.log_probs, batch, settings).mean(),
-            tokens.new_full((), np.nan) if entropy is None else entropy.mean(),
+            th.cat(entropies).mean() if entropies else tokens.new_full((), np.nan),
             factor.mean(),
             factor.min(),
             factor.max(),

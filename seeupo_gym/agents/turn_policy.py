@@ -43,6 +43,9 @@ class TurnPolicy(BasePolicy):
     default_settings: ClassVar[dict[str, str]] = {"turn_policies": "separate", "ratio_level": "joint"}
     """What :class:`~seeupo_gym.agents.SeeUPO` takes for settings that are None."""
 
+    first_derivatives_only: ClassVar[bool] = False
+    """Whether the rule "trust_region", which takes second derivatives of log-probabilities, is refused."""
+
     saves_weights_itself: ClassVar[bool] = False
     """Whether :meth:`write_weights` and :meth:`read_weights` stand in for SB3's saving of ``state_dict``."""
 

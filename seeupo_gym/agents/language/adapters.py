@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from typing import Any
 
 import torch as th
 
 from seeupo_gym.agents.language.loading import require_llm
+
+# Those of peft that leave the weights beside the adapters alone.
+_INITIAL = (True, False, "gaussian", "orthogonal")
 
 
 def _name(index: int) -> str:
@@ -24,11 +28,16 @@ def add_adapters(network: Any, n_adapters: int, lora: dict[str, Any]) -> Any:
     :param n_adapters: how many
     :param lora: arguments of ``peft.LoraConfig``
     :return: peft's wrapper of the model
-    :raises ValueError: for dropout
+    :raises ValueError: for dropout, and for initial values that change the model's own weights
     """
     peft = require_llm("peft")
     if lora.get("lora_dropout", 0.0) != 0.0:
         raise ValueError("lora_dropout must be 0: importance ratios have to be 1 before an update")
+    if (init := lora.get("init_lora_weights", True)) not in _INITIAL:
+        raise ValueError(
+            f"init_lora_weights={init!r} may change the model's own weights, so that without adapters it is no longer "
+            f"the model that was loaded: use one of {', '.join(map(repr, _INITIAL))}"
+        )
     config = peft.LoraConfig(**{"task_type": "CAUSAL_LM", "target_modules": "all-linear", **lora})
     with warnings.catch_warnings():
         # peft asks transformers for attributes under their old names.
@@ -53,10 +62,38 @@ def activate(network: Any, index: int, trained: Iterable[th.nn.Parameter]) -> No
     :param index: which one
     :param trained: weights of all adapters
     """
-    network.set_adapter(_name(index))
+    _use(network, _name(index), trained)
+
+
+def _use(network: Any, name: str, trained: Iterable[th.nn.Parameter]) -> None:
+    network.set_adapter(name)
     # peft freezes the other adapters, and with them gradients of turns that are updated together.
     for param in trained:
         param.requires_grad_(True)
+
+
+def checkpoint_activations(network: Any, trained: Iterable[th.nn.Parameter]) -> None:
+    """
+    Compute activations twice instead of keeping them.
+
+    The second time is with the adapter of the first: that of another turn may have become active in between.
+
+    :param network: a causal language model of transformers, or peft's wrapper of one
+    :param trained: weights of all adapters, where there are any
+    """
+    # The older of the two names goes away in transformers 6.
+    enable = getattr(network, "activation_checkpointing_enable", network.gradient_checkpointing_enable)
+    settings: dict[str, Any] = {"use_reentrant": False}
+    if hasattr(network, "peft_config"):
+        settings["context_fn"] = lambda: (nullcontext(), _again_with(network, network.active_adapter, trained))
+    enable(settings)
+
+
+@contextmanager
+def _again_with(network: Any, name: str, trained: Iterable[th.nn.Parameter]) -> Iterator[None]:
+    if network.active_adapter != name:
+        _use(network, name, trained)
+    yield
 
 
 def merged(network: Any, index: int) -> Any:

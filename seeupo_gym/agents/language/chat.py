@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import gymnasium as gym
 import numpy as np
@@ -25,6 +28,9 @@ _FUNCTIONS = (
     "You can call these functions. Write nothing but calls, as in [first(a=1), second(b='x')]; you are shown the "
     "results. Any other message ends your turn. The functions, one a line:"
 )
+_MEMO_SIZE = 1024
+# What each tokenizer's template wrote lately. Environments of one tokenizer share it, and it is not pickled with them.
+_WRITTEN: WeakKeyDictionary[Any, OrderedDict[Any, NDArray[np.int32]]] = WeakKeyDictionary()
 
 Observation = dict[str, NDArray[np.int32]]
 
@@ -43,6 +49,8 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
     ``</think>`` (a thought without an end is all thought, so the message is empty) and without white space around it;
     tokens of a choice mean its command, letter by letter. The message is sent, and stands in the conversation; the
     reply is the user's next message. What a message means is up to the environment, as is ``info["malformed"]``.
+    Special tokens that messages or replies spell letter by letter are removed, or the next prompt would have them for
+    real: nobody can write a turn of somebody else.
 
     A conversation of more than ``max_context`` tokens loses its oldest exchanges, that is, the assistant's message and
     the reply to it, until it fits. The system prompt, the first message of the user and the last exchange always stay,
@@ -99,9 +107,16 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
         self._stops, self._end = set(stops), stops[0]
         tags = (_THINK, _THOUGHT)
         added = tokenizer.added_tokens_decoder.items()
-        self._hidden = {id_ for id_, token in added if token.special and token.content not in tags}
+        special = {id_: token.content for id_, token in added if token.special and token.content not in tags}
+        self._hidden = set(special)
+        self._spelled = re.compile(
+            "|".join(re.escape(text) for text in sorted(special.values(), key=len, reverse=True))
+        )
         # Some templates begin the thought, so that the message only ends it.
         self._begun = self._template([*self._system, _message("user", "")], tokenize=False).rstrip().endswith(_THINK)
+        template = str(tokenizer.chat_template)
+        self._template_changes = "strftime_now" in template  # with the date
+        self._template_key = (template, len(tokenizer), repr(self._template_kwargs))
         n_vocab, max_turns = len(tokenizer), int(env.get_wrapper_attr("max_turns"))
         entries: dict[str, spaces.Space[Any]] = {
             "context": spaces.Box(PAD, n_vocab - 1, (max_context,), np.int32),
@@ -136,7 +151,7 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
         text, reward, terminated, truncated, info = self.env.step(message)
         if info.get("malformed"):
             reward = float(reward) + self._malformed_reward
-        self._messages += [_message("assistant", message), self._reply(text, info)]
+        self._messages += [_message("assistant", self._plain(message)), self._reply(text, info)]
         self._turn += 1
         info = {**info, "message": message}
         if terminated or truncated:
@@ -148,7 +163,13 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
 
     def _reply(self, text: str, info: dict[str, Any]) -> dict[str, str]:
         shown = "" if self._show_info is None else self._show_info(info)
-        return _message("user", f"{shown}\n\n{text}" if shown else text)
+        return _message("user", self._plain(f"{shown}\n\n{text}" if shown else text))
+
+    def _plain(self, text: str) -> str:
+        """Remove special tokens, also those that only come about when others are removed."""
+        while (rest := self._spelled.sub("", text)) != text:
+            text = rest
+        return text
 
     def _read(self, action: Any) -> str:
         """Make a message of tokens."""
@@ -169,7 +190,8 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
         if tuple(ids) in self._commands:
             return self._commands[tuple(ids)]
         ids = [token for token in ids if token not in self._hidden]
-        text = str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        text = self._plain(text)
         _, ended, message = text.rpartition(_THOUGHT)
         if _THINK in message or (self._begun and not ended):
             return ""
@@ -178,11 +200,11 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
     def _observe(self, info: dict[str, Any]) -> Observation:
         return self._arrays(self._context(), [] if self._n_choices is None else self._choices(info, self._n_choices))
 
-    def _context(self) -> list[int]:
+    def _context(self) -> NDArray[np.int32]:
         """Write the conversation, without as many of the oldest exchanges as it takes; those that are gone stay so."""
         head = len(self._system) + 1
         while True:
-            tokens: list[int] = self._template([*self._messages[:head], *self._messages[head + 2 * self._dropped :]])
+            tokens = self._tokens([*self._messages[:head], *self._messages[head + 2 * self._dropped :]])
             if len(tokens) <= self._max_context:
                 return tokens
             if self._dropped + 1 >= self._turn:
@@ -191,6 +213,19 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
                     f"message and its last exchange: set max_context, now {self._max_context}, to at least that many"
                 )
             self._dropped += 1
+
+    def _tokens(self, messages: list[dict[str, str]]) -> NDArray[np.int32]:
+        """Render a conversation, unless that was done lately: members of a group often meet the same ones."""
+        if self._template_changes:
+            return np.array(self._template(messages), dtype=np.int32)
+        memo = _WRITTEN.setdefault(self.tokenizer, OrderedDict())
+        key = (self._template_key, tuple((message["role"], message["content"]) for message in messages))
+        if key not in memo:
+            memo[key] = np.array(self._template(messages), dtype=np.int32)
+            if len(memo) > _MEMO_SIZE:
+                memo.popitem(last=False)
+        memo.move_to_end(key)
+        return memo[key]
 
     def _template(self, messages: list[dict[str, str]], tokenize: bool = True) -> Any:
         """Render a conversation."""
@@ -224,7 +259,7 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
                 raise ValueError(f"the commands {other!r} and {command!r} are the same tokens: use another tokenizer")
         return [[*row, self._end] for row in rows]
 
-    def _arrays(self, context: list[int], choices: list[list[int]]) -> Observation:
+    def _arrays(self, context: Sequence[int] | NDArray[np.int32], choices: list[list[int]]) -> Observation:
         """Pad."""
         padded = np.full(self._max_context, PAD, dtype=np.int32)
         padded[: len(context)] = context

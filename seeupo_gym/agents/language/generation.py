@@ -13,8 +13,9 @@ from seeupo_gym.agents.language.loading import require_llm
 PAD = -1
 
 AllowedTokens = Callable[[th.Tensor, th.Tensor], th.Tensor]
-"""From contexts, shape (batch, tokens), and what was written so far, shape (batch, t), to which tokens may follow,
-shape (batch, n_vocab). It must depend on nothing else, as it is asked again when log-probabilities are computed."""
+"""Tells which tokens may follow, shape (batch, n_vocab), from contexts, tokens followed by -1, shape (batch, width),
+and what was written so far, shape (batch, t), both int64. Only messages that are not over are asked about. It must
+depend on nothing else, as it is asked again when log-probabilities are computed."""
 
 
 class Decoding(NamedTuple):
@@ -71,12 +72,18 @@ def choice_mask(choices: th.Tensor, prefix: th.Tensor, n_vocab: int) -> th.Tenso
     return mask.scatter_(1, th.where(open_, following.long(), n_vocab), True)[:, :n_vocab]
 
 
-def _allowed(decoding: Decoding, contexts: th.Tensor, choices: th.Tensor | None, prefix: th.Tensor) -> th.Tensor | None:
-    mask = None if choices is None else choice_mask(choices, prefix, decoding.n_vocab)
-    if decoding.allowed_tokens is None:
-        return mask
-    asked = decoding.allowed_tokens(contexts, prefix)
-    return asked if mask is None else mask & asked
+def _allowed(
+    decoding: Decoding, contexts: th.Tensor, choices: th.Tensor | None, prefix: th.Tensor, open_: th.Tensor
+) -> th.Tensor | None:
+    """Which tokens may follow; any where a message is over, as nothing is computed from its scores."""
+    if choices is None and decoding.allowed_tokens is None:
+        return None
+    mask = th.ones((len(prefix), decoding.n_vocab), dtype=th.bool, device=prefix.device)
+    if choices is not None:
+        mask[open_] = choice_mask(choices[open_], prefix[open_], decoding.n_vocab)
+    if decoding.allowed_tokens is not None:
+        mask[open_] &= decoding.allowed_tokens(contexts[open_].long(), prefix[open_].long())
+    return mask
 
 
 def _scores(logits: th.Tensor, decoding: Decoding, allowed: th.Tensor | None) -> th.Tensor:
@@ -98,8 +105,8 @@ def sample_messages(
     Write a message after each context.
 
     Contexts that are equal, as those of a group at its first turn, are read once, and so is what all contexts begin
-    with. The next tokens are computed with a key-value cache; rows whose message has ended are dropped when they are
-    half of all.
+    with, unless the model counts columns (sliding windows). The next tokens are computed with a key-value cache; rows
+    whose message has ended are dropped when they are half of all.
 
     :param network: a causal language model of transformers
     :param contexts: tokens followed by -1, shape (batch, width)
@@ -128,8 +135,8 @@ def sample_messages(
         if not finite.all():
             raise FloatingPointError(int(rows[~finite][0]))
         of_rows = None if choices is None else choices[rows]
-        allowed = _allowed(decoding, contexts[rows], of_rows, tokens[rows, :t])
-        if allowed is not None and not (allowed.any(dim=1) | ~running).all():
+        allowed = _allowed(decoding, contexts[rows], of_rows, tokens[rows, :t], running)
+        if allowed is not None and not allowed.any(dim=1).all():
             raise NoTokenError(f"constrained decoding allows no token after {t} tokens of a message")
         log_p = _scores(logits, decoding, allowed).log_softmax(dim=1)
         if generator is None:
@@ -195,11 +202,8 @@ def message_log_probs(
     checkpointing = th.is_grad_enabled() and _is_checkpointing(_bare(network))
     logits, _ = _read(network, contexts, tokens, longest + 1, None if checkpointing else _new_cache(network))
     logits = logits[:, :-1]
-    allowed = None
-    if choices is not None or decoding.allowed_tokens is not None:
-        steps = [_allowed(decoding, contexts, choices, messages[:, :t]) for t in range(longest)]
-        # Where a message is over, nothing is computed from the scores; all tokens are as good.
-        allowed = th.stack([step for step in steps if step is not None], dim=1) | ~there.unsqueeze(2)
+    steps = [_allowed(decoding, contexts, choices, messages[:, :t], there[:, t]) for t in range(longest)]
+    allowed = None if steps[0] is None else th.stack([step for step in steps if step is not None], dim=1)
     scores = _scores(logits, decoding, allowed)
     log_total = scores.logsumexp(dim=2)
     log_prob = scores.gather(2, tokens.clamp(min=0).unsqueeze(2)).squeeze(2) - log_total
@@ -221,7 +225,7 @@ def _read(
     :return: the last ``n_logits`` logits of each row, and which columns are tokens, shape (batch, width)
     """
     n = len(contexts)
-    n_shared = 0 if cache is None or n == 1 else shared_prefix(contexts)
+    n_shared = 0 if cache is None or n == 1 or not _allows_gaps(_bare(network)) else shared_prefix(contexts)
     if n_shared > 0:
         network(input_ids=contexts[:1, :n_shared].long(), use_cache=True, logits_to_keep=1, **_cached(network, cache))
         cache.batch_repeat_interleave(n)
@@ -249,6 +253,20 @@ def shared_prefix(contexts: th.Tensor) -> int:
     """
     same = (contexts == contexts[:1]).all(dim=0).long().cumprod(dim=0).sum()
     return int(th.minimum(same, (contexts >= 0).sum(dim=1).min() - 1))
+
+
+def _allows_gaps(network: Any) -> bool:
+    """
+    Whether columns of padding may lie between a row's tokens, as behind a shared prefix.
+
+    Not where attention counts columns: in windows or chunks, or for distances of a model that is given no positions.
+    """
+    config = network.config.get_text_config()
+    return (
+        "position_ids" in signature(network.forward).parameters
+        and all(kind == "full_attention" for kind in getattr(config, "layer_types", None) or ())
+        and not any(getattr(config, name, None) for name in ("sliding_window", "window_size", "attention_chunk_size"))
+    )
 
 
 def _new_cache(network: Any) -> Any:

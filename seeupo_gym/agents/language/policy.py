@@ -19,8 +19,15 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from seeupo_gym.agents.language.adapters import activate, adapter_parameters, add_adapters, merged
+from seeupo_gym.agents.language.adapters import (
+    activate,
+    adapter_parameters,
+    add_adapters,
+    checkpoint_activations,
+    merged,
+)
 from seeupo_gym.agents.language.chat import ChatView, make_chat_vec, text_env
+from seeupo_gym.agents.language.checks import check_context, check_spaces, check_vocabulary
 from seeupo_gym.agents.language.generation import (
     PAD,
     AllowedTokens,
@@ -29,13 +36,7 @@ from seeupo_gym.agents.language.generation import (
     message_log_probs,
     sample_messages,
 )
-from seeupo_gym.agents.language.loading import (
-    context_limit,
-    load_model,
-    load_tokenizer,
-    require_llm,
-    stop_token_ids,
-)
+from seeupo_gym.agents.language.loading import load_model, load_tokenizer, require_llm, stop_token_ids
 from seeupo_gym.agents.networks import NonFiniteError, select_rows
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
 from seeupo_gym.agents.turn_policy import TurnPolicy
@@ -92,7 +93,7 @@ class CausalLMPolicy(TurnPolicy):
         environment's admissible commands
     :param gradient_checkpointing: compute activations twice instead of keeping them
     :param rows_at_once: prompts that are read, and messages that are written or evaluated without gradients, at once.
-        See ``micro_batch_size`` of ``SeeUPO`` for those with gradients
+        See ``micro_batch_size`` of ``SeeUPO`` for those of an update
     :param conversation_interval: iterations between two conversations in TensorBoard
     :param optimizer_class: optimizer
     :param optimizer_kwargs: its arguments, without the learning rate
@@ -103,6 +104,8 @@ class CausalLMPolicy(TurnPolicy):
 
     default_settings: ClassVar[dict[str, str]] = {"turn_policies": "shared", "ratio_level": "sequence"}
     saves_weights_itself: ClassVar[bool] = True
+    first_derivatives_only: ClassVar[bool] = True
+    """torch's fast attention has no second derivative."""
 
     def __init__(
         self,
@@ -144,7 +147,7 @@ class CausalLMPolicy(TurnPolicy):
                 raise ValueError(f"{name} must be positive, got {number}")
         if dtype not in ("float32", "bfloat16"):
             raise ValueError(f'dtype must be "float32" or "bfloat16", got {dtype!r}')
-        _check_spaces(observation_space, action_space, max_context, max_new_tokens)
+        check_spaces(observation_space, action_space, max_context, max_new_tokens)
         self.model, self.max_context, self.max_new_tokens = model, max_context, max_new_tokens
         self.chat, self.chat_template, self.lora = chat, chat_template, lora
         self.temperature, self.dtype_name, self.allowed_tokens = temperature, dtype, allowed_tokens
@@ -152,25 +155,14 @@ class CausalLMPolicy(TurnPolicy):
         self.conversation_interval = conversation_interval
         self.tokenizer = load_tokenizer(model, chat_template)
         network = load_model(model, dtype if lora is not None else "float32")
-        limit = context_limit(network.config)
-        if max_context + max_new_tokens > limit:
-            raise ValueError(
-                f"max_context={max_context} and max_new_tokens={max_new_tokens} together exceed the {limit} tokens "
-                f"that {model} can read: set max_context to at most {limit - max_new_tokens}"
-            )
-        n_vocab = len(self.tokenizer)
-        if action_space.high.max() + 1 != n_vocab:  # type: ignore[attr-defined]
-            raise ValueError(f"the environment was made with another tokenizer than that of {model}: see make_chat_vec")
-        if network.get_output_embeddings().weight.shape[0] < n_vocab:
-            raise ValueError(f"{model} has fewer output embeddings than its tokenizer has tokens ({n_vocab})")
+        check_context(model, network.config, max_context, max_new_tokens)
+        check_vocabulary(model, network, self.tokenizer, action_space)
         stops = stop_token_ids(self.tokenizer, network.config, network.generation_config)
-        self.decoding = Decoding(n_vocab, stops, temperature, allowed_tokens)
-        if gradient_checkpointing:
-            # The older of the two names goes away in transformers 6.
-            enable = getattr(network, "activation_checkpointing_enable", network.gradient_checkpointing_enable)
-            enable({"use_reentrant": False})
+        self.decoding = Decoding(len(self.tokenizer), stops, temperature, allowed_tokens)
         self.network = network if lora is None else add_adapters(network, n_turns, lora)
         groups = [{"params": list(self._adapter_parameters(index).values())} for index in range(n_turns)]
+        if gradient_checkpointing:
+            checkpoint_activations(self.network, [param for group in groups for param in group["params"]])
         self.optimizer = self.optimizer_class(groups, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
         self._reference: Any = None
         self._n_rollouts = 0
@@ -278,6 +270,8 @@ class CausalLMPolicy(TurnPolicy):
         self, network: Any, obs: PyTorchObs, actions: th.Tensor, with_entropy: bool = False
     ) -> tuple[th.Tensor, th.Tensor | None]:
         assert isinstance(obs, dict)
+        # Older transformers 5 look at the mode alone, and drop the cache of what is not computed twice.
+        network.train(self.training and th.is_grad_enabled())
         with self._autocast():
             return message_log_probs(network, obs["context"], actions, self.decoding, obs.get("choices"), with_entropy)
 
@@ -419,18 +413,3 @@ def _chat_arguments(policy_kwargs: dict[str, Any]) -> dict[str, Any]:
     names = ("model", "max_context", "max_new_tokens", "chat_template")
     defaults = {name: signature(CausalLMPolicy).parameters[name].default for name in names}
     return {**{name: policy_kwargs.get(name, defaults[name]) for name in names}, **(policy_kwargs.get("chat") or {})}
-
-
-def _check_spaces(
-    observation_space: spaces.Space[Any], action_space: spaces.Space[Any], max_context: int, max_new_tokens: int
-) -> None:
-    if not isinstance(observation_space, spaces.Dict) or "context" not in observation_space.spaces:
-        raise ValueError(
-            f"a language model reads the observations of ChatView, got {observation_space}: pass SeeUPO a text "
-            "environment, an id, or make_chat_vec(...)"
-        )
-    sizes = {"max_context": (observation_space["context"].shape, max_context)}
-    sizes["max_new_tokens"] = (action_space.shape, max_new_tokens)
-    for name, (shape, size) in sizes.items():
-        if shape != (size,):
-            raise ValueError(f"the environment was made with another {name}: {shape} against {size} in policy_kwargs")

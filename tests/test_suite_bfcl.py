@@ -83,30 +83,48 @@ def perturb(rng, gold, others):
     return turns
 
 
-@pytest.mark.parametrize("category", CATEGORIES)
-def test_perturbed_gold_gets_the_official_verdict(category):
+def official_verdict(steps, task, category):
+    """What the official checker says of a task's calls, which it evaluates: only calls made of gold go there."""
     checker = importlib.import_module("bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker")
     utils = importlib.import_module("bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils")
+    data, known = load(category), set(vars(utils))
+    verdict = checker.multi_turn_checker(steps, data.gold[task], data.entries[task], category, "m")
+    for name in set(vars(utils)) - known:  # its cache of tools
+        del vars(utils)[name]
+    return verdict["valid"], verdict.get("error_type", "")
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_perturbed_gold_gets_the_official_verdict(category):
     data, env, rng = load(category), make(category=category), random.Random(category)
     verdicts = []
     for episode in range(600):
         task = episode % 200
-        entry, gold = data.entries[task], data.gold[task]
+        gold = data.gold[task]
         turns = perturb(rng, gold, [c for turn in data.gold[(task + rng.choice([1, 2, 3])) % 200] for c in turn])
-        # One or several messages a user turn; only calls made of gold go to the official checker, which evaluates them.
+        # One or several messages a user turn.
         steps = [
             [[call] for call in turn] if len(turn) <= 20 and rng.random() < 0.5 else ([turn] if turn else [])
             for turn in turns
         ]
         env.reset(seed=task)
         _, info = play(env, [[f"[{', '.join(step)}]" for step in turn] for turn in steps])
-        known = set(vars(utils))
-        official = checker.multi_turn_checker(steps, gold, entry, category, f"m{episode}")
-        for name in set(vars(utils)) - known:  # its cache of tools
-            del vars(utils)[name]
-        assert (info["is_success"], info["error"]) == (official["valid"], official.get("error_type", "")), (task, steps)
-        verdicts.append(official["valid"])
+        assert (info["is_success"], info["error"]) == official_verdict(steps, task, category), (task, steps)
+        verdicts.append(info["is_success"])
     assert 0.05 < np.mean(verdicts) < 0.95
+
+
+@pytest.mark.parametrize("task", [18, 22])  # whose gold has find and du
+@pytest.mark.parametrize("content", ["5", "None", "['a', 5]", "0x" + "f" * 5000])
+@pytest.mark.parametrize("name", ["'x'", "('x', 5)"])
+def test_files_of_something_else_than_text_get_the_official_verdict(task, content, name):
+    env, gold = make(task=task), load("base").gold[task]
+    write, remove = [f"touch({name})", f"echo(content={content}, file_name={name})"], [f"rm({name})"]
+    for calls in ([*write, *remove, *gold[0]], [*write, *gold[0], *remove], [*write, *gold[0]]):
+        steps = [[calls], *([turn] if turn else [] for turn in gold[1:])]
+        env.reset(seed=0)
+        _, info = play(env, [[f"[{', '.join(step)}]" for step in turn] for turn in steps])
+        assert (info["is_success"], info["error"]) == official_verdict(steps, task, "base")
 
 
 HOSTILE = [

@@ -148,10 +148,19 @@ def _tree_characters(root: Any) -> int:
     while folders and total <= MAX_TREE_CHARACTERS:
         folder, depth = folders.pop()
         for name, item in folder.contents.items():
-            total += depth + len(name) + 1 + len(getattr(item, "content", ""))
+            path = depth + _length(name) + 1
+            total += path + _length(getattr(item, "content", ""))
             if hasattr(item, "contents"):
-                folders.append((item, depth + len(name) + 1))
+                folders.append((item, path))
     return total
+
+
+def _length(value: Any) -> int:
+    """Characters of a name or of a file's content; the tools take more than texts for both."""
+    try:
+        return len(str(value))
+    except (ValueError, RecursionError):
+        return MAX_MESSAGE  # an integer with more digits than Python prints; no literal is longer than its message
 
 
 def _as_text(result: Any) -> str:

@@ -228,6 +228,29 @@ def test_calls_one_a_line_and_positional_arguments():
     assert info["calls"] == 0
 
 
+@pytest.mark.parametrize(
+    ("message", "malformed"),
+    [
+        ("[ls(a=True), cd('document')]", False),
+        ("ls(5, b=3)", False),  # the function itself says what is wrong
+        ("The file is in place; I called mean([1, 2]) and ls().", False),
+        ("Done.", False),
+        ("[ls(), list_files()]", True),
+        ("files.ls()", True),
+        ("ls(a=not_a_literal)", True),
+        ("ls(*[True])", True),
+        ("ls(a=" + "-" * 5000 + "1)", True),
+        ("Here you are: [ls(a=True)]", True),
+        ("[ls(a=True), cd(folder='document')", True),
+        ("[ls()]" + " " * 20_000, True),
+    ],
+)
+def test_malformed_messages(message, malformed):
+    env = make(task=0)
+    env.reset(seed=0)
+    assert env.step(message)[4]["malformed"] is malformed
+
+
 def test_a_user_turn_has_twenty_messages():
     env = make(task=0)
     env.reset(seed=0)

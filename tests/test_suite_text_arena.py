@@ -281,7 +281,30 @@ def test_the_limit_holds_and_pays_the_share(game, level, turns):
         # 2048 counts the first tiles as a share.
         assert 0.0 <= steps[0][1] < 0.1
         assert steps[0][2]
-        assert steps[0][4] == {"is_success": False, "reason": "The turn limit has been reached."}
+        assert steps[0][4] == {"malformed": True, "is_success": False, "reason": "The turn limit has been reached."}
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_invalid_moves_are_malformed(game):
+    def malformed(*messages):
+        env.reset(seed=1)
+        return [env.step(message)[4]["malformed"] for message in messages]
+
+    env, rng = TextArenaEnv(game), np.random.default_rng([7, 3])
+    assert malformed("no move") == [True]
+    assert malformed("[?]", "[?]") == [True, True]  # the second one ends the game
+    moves = [random_move(game, rng) for _ in range(50)]
+    assert [False] in [malformed(move) for move in moves]
+
+
+def test_a_mine_is_not_malformed():
+    env = TextArenaEnv("Minesweeper")
+    env.reset(seed=0)
+    env.step("[0 0]")
+    mines = [f"[{i} {j}]" for i, row in enumerate(env.game.grid) for j, cell in enumerate(row) if cell == -1]
+    steps = [env.step(mine) for mine in mines[:2]]
+    assert [(done, info["malformed"]) for _, _, done, _, info in steps] == [(False, False), (True, False)]
+    assert all("You hit a mine" in step[0] for step in steps)
 
 
 def test_tower_pays_its_share_at_the_limit():

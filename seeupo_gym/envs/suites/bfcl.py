@@ -7,6 +7,7 @@ import functools
 import importlib
 import importlib.resources
 import json
+import re
 import string
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ MESSAGES_PER_TURN = 20
 MAX_RESULT = 50_000
 
 NEW_FUNCTIONS = "I have updated some more functions you can choose from. What about now?"
+# A message with this in it means calls, and has none if anything else is around them.
+_ATTEMPT = re.compile(r"\[\s*\w+\(")
 CHECKER = "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker"
 
 
@@ -82,7 +85,9 @@ class BFCLMultiTurnEnv(TextSuiteEnv):
 
     ## Observation Space
     ``Text``: the user's message, or the results of the calls. ``info["functions"]`` has the documents of the functions
-    available, at reset and whenever some are added. ``info["calls"]`` says how many calls were read.
+    available, at reset and whenever some are added. ``info["calls"]`` says how many calls were read, and
+    ``info["malformed"]`` whether one of them is none of a function there is with literals for arguments, or whether
+    there are none though the message has the beginning of a list of calls.
 
     ## Rewards
     At the end 1 if the conversation passes the official checks after every user turn, else 0. With ``dense_reward``
@@ -155,7 +160,8 @@ class BFCLMultiTurnEnv(TextSuiteEnv):
 
     def _play(self, message: str) -> tuple[str, float, bool, dict[str, Any]]:
         calls = read_calls(message)
-        info: dict[str, Any] = {"calls": len(calls)}
+        understood = all(map(self._model.understands, calls)) if calls else not _ATTEMPT.search(message)
+        info: dict[str, Any] = {"calls": len(calls), "malformed": not understood}
         if calls:
             self._messages += 1
             shown = []

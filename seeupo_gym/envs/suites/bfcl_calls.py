@@ -89,6 +89,22 @@ class Toolbox:
             self.tools[name] = tool
         self._owner = {function: name for name in self.tools for function in functions[name]}
 
+    def _read(self, call: Call) -> tuple[str, list[Any], dict[str, Any]]:
+        name = call.node.func
+        if not isinstance(name, ast.Name):
+            raise ValueError("only functions called by their plain name are allowed")
+        if name.id not in self._owner:
+            raise NameError(f"name '{name.id}' is not defined")
+        return name.id, *call.arguments()
+
+    def understands(self, call: Call) -> bool:
+        """Tell whether a call is one of a function there is, with literals for arguments."""
+        try:
+            self._read(call)
+        except Exception:  # literal_eval raises several kinds
+            return False
+        return True
+
     def run(self, call: Call) -> str:
         """
         Run a call.
@@ -96,20 +112,15 @@ class Toolbox:
         :return: the result in the official form, or what went wrong
         """
         try:
-            name = call.node.func
-            if not isinstance(name, ast.Name):
-                raise ValueError("only functions called by their plain name are allowed")
-            if name.id not in self._owner:
-                raise NameError(f"name '{name.id}' is not defined")
-            positional, keywords = call.arguments()
-            tool = self.tools[self._owner[name.id]]
-            self._check(name.id, positional, keywords)
+            name, positional, keywords = self._read(call)
+            tool = self.tools[self._owner[name]]
+            self._check(name, positional, keywords)
             # MathAPI sets the precision of the whole process; what it sets must not outlive the call.
             mpmath = importlib.import_module("mpmath").mp
             precision = mpmath.prec
             try:
                 with decimal.localcontext():
-                    return _as_text(getattr(tool, name.id)(*positional, **keywords))
+                    return _as_text(getattr(tool, name)(*positional, **keywords))
             finally:
                 mpmath.prec = precision
         except Exception as error:  # the tools raise whatever a wrong argument leads to, and officially so

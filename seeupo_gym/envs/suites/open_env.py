@@ -106,8 +106,8 @@ class OpenEnvEnv(TextSuiteEnv):
     ## Observation Space
 
     ``Text``, cut at 100,000 characters; characters beyond Latin-1 and punctuation become question marks. An action that
-    the server refuses gets the server's error for an observation and costs the turn (``info["refused"]``).
-    ``info["observation"]`` has all fields.
+    the server refuses gets the server's error for an observation and costs the turn (``info["refused"]``, and the same
+    as ``info["malformed"]``). ``info["observation"]`` has all fields.
 
     ## Rewards
 
@@ -207,7 +207,7 @@ class OpenEnvEnv(TextSuiteEnv):
         else:
             fields, reward, over = result["observation"], float(result.get("reward") or 0.0), bool(result.get("done"))
             text = self._show(fields)
-        info: dict[str, Any] = {"observation": fields, "refused": refused}
+        info: dict[str, Any] = {"observation": fields, "refused": refused, "malformed": refused}
         done = over or self._is_last_turn
         if done:
             decide = self._success or (lambda _, last: over and last > 0)

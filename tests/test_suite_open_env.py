@@ -211,6 +211,23 @@ def test_functions_in_place_of_fields(url):
     env.close()
 
 
+def test_success_is_about_the_last_observation_whatever_is_refused_since(url):
+    seen = []
+    env = make(url, turns=2, success=lambda *last: seen.append(last) or True)
+    env.reset(seed=seed_of(5))
+    for _ in range(2):
+        *_, info = env.step("five")
+    assert (info["is_success"], info["observation"]) == (True, {})
+    env.reset(seed=seed_of(5))
+    env.step("3")
+    env.step("five")
+    assert seen == [
+        ({"text": "Guess a number from 0 to 7. \u2713 1", "tries": 0}, 0.0),
+        ({"text": "Higher.", "tries": 1}, -0.125),
+    ]
+    env.close()
+
+
 def test_wrong_fields_and_functions(url):
     env = make(url, observation="message")
     with pytest.raises(ValueError, match=r"no field 'message', it has \['text', 'tries'\]"):

@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -553,6 +554,31 @@ def test_a_server_is_of_one_environment(stub, stubbed):
     # It is given back with the environment too.
     del other
     stubbed.reset(seed=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_forks_neither_keep_the_server_nor_give_it_back(stub, stubbed):
+    stubbed.reset(seed=0)
+    other = AppWorldEnv(stub.url, tasks=list(TASKS))
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        stubbed._release()  # as its exit does
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    with pytest.raises(RuntimeError, match="in use by another environment"):
+        other.reset(seed=1)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        signal.pause()
+    try:
+        stubbed.close()
+        assert other.reset(seed=1)[1]["task_id"] == "abc2_1"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        other.close()
 
 
 def test_a_copy_has_the_arguments_only(stub, stubbed):

@@ -129,6 +129,13 @@ def read_split(root: str | None, split: str) -> list[str]:
     return [line.split(":")[0].strip() for line in files[split].read_text("utf-8").splitlines() if line.strip()]
 
 
+def _unlock(file: int, owner: int) -> None:
+    """Give a lock back, which forks of the process share; they have no say in it."""
+    if os.getpid() == owner:
+        fcntl.flock(file, fcntl.LOCK_UN)
+    os.close(file)
+
+
 class AppWorldEnv(TextSuiteEnv):
     """
     Tasks of AppWorld in the server of ``appworld`` (0.1.3.post1, Apache-2.0), over HTTP.
@@ -270,7 +277,7 @@ class AppWorldEnv(TextSuiteEnv):
                 f"the AppWorld server at {self.server.url} is in use by another environment: every environment needs "
                 "a server of its own, as a server holds one task"
             ) from error
-        self._release = weakref.finalize(self, os.close, file)
+        self._release = weakref.finalize(self, _unlock, file, os.getpid())
 
     def _initialize(self) -> dict[str, Any]:
         """Start the task in the server."""

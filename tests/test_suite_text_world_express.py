@@ -1,3 +1,4 @@
+import contextlib
 import gc
 import os
 import pickle
@@ -282,7 +283,8 @@ def test_close_ends_java_and_reset_starts_it(coin):
 def test_close_ends_java_whose_files_are_gone(coin):
     first, _ = coin.reset(seed=0)
     pid = coin._java.pid
-    os.unlink(coin._java._server._obj_tree_tempfile.name)  # as a cleaner of temporary files does in a long run
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(coin._java._server._obj_tree_tempfile.name)  # as a cleaner of temporary files does in a long run
     coin.close()
     assert not is_alive(pid)
     assert coin.reset(seed=0)[0] == first
@@ -375,6 +377,13 @@ def test_what_the_game_refuses(params):
     env = TextWorldExpressEnv("coin", params)
     with pytest.raises(ValueError, match=r"numLocation|Number of locations"):
         env.reset(seed=0)
+    assert env._java is None
+
+
+def test_what_the_game_makes_no_sense_of():
+    env = TextWorldExpressEnv("twc", {"numItemsToPutAway": 0})
+    with pytest.raises(ValueError, match="twc has no game for params 'numItemsToPutAway=0'"):
+        env.reset(seed=3)
     assert env._java is None
 
 

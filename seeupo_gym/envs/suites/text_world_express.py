@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import re
 import shutil
@@ -71,8 +72,6 @@ def _stop(server: Any, owner: int) -> None:
     with contextlib.suppress(OSError):
         gateway.shutdown_callback_server()
         gateway._gateway_client.close()
-    with contextlib.suppress(OSError):
-        server._obj_tree_tempfile.close()
 
 
 class JavaProcess:
@@ -100,6 +99,8 @@ class JavaProcess:
                 f"Java did not start TextWorldExpress ({type(error).__name__}: {error}): does `java -version` say 17 "
                 "or more?"
             ) from error
+        # Nobody asks for what is written to it, and a cleaner of temporary files or a fork may delete it at any time.
+        self._server._obj_tree_tempfile.close()
         # Connections are made with the limit of that time: those without one are closed.
         self._server._gateway.gateway_parameters.read_timeout = TIMEOUT
         self._server._gateway._gateway_client.close()
@@ -246,7 +247,13 @@ class TextWorldExpressEnv(TextSuiteEnv):
         """Start the game, and Java if it does not run."""
         if self._java is None:
             self._java = JavaProcess(self.game, self.params, self.max_turns)
-        _, state = self._java.call("reset", self._game_seed, self.fold, generateGoldPath=gold)
+        try:
+            _, state = self._java.call("reset", self._game_seed, self.fold, generateGoldPath=gold)
+        except json.JSONDecodeError as error:  # a score that is no number, for example, as there is nothing to do
+            self._clean_up()
+            raise ValueError(
+                f"{self.game} has no game for params {self.params!r} (the suite's answer is no JSON: {error}): change them"
+            ) from error
         return dict(state)
 
     def _clean_up(self) -> None:

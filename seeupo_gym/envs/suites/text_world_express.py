@@ -252,7 +252,7 @@ class TextWorldExpressEnv(TextSuiteEnv):
         except json.JSONDecodeError as error:  # a score that is no number, for example, as there is nothing to do
             self._clean_up()
             raise ValueError(
-                f"{self.game} has no game for params {self.params!r} (the suite's answer is no JSON: {error}): change them"
+                f"{self.game} has no game for params {self.params!r} (the suite's answer is no JSON: {error})"
             ) from error
         return dict(state)
 

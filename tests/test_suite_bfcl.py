@@ -1,5 +1,6 @@
 """BFCL multi-turn: gold passes, verdicts are the official ones, and hostile text stays text."""
 
+import copy
 import importlib
 import os
 import pickle
@@ -16,6 +17,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 
 import seeupo_gym  # noqa: F401 (registers the ids)
 from seeupo_gym.envs.suites.bfcl import CATEGORIES, load
+from seeupo_gym.envs.suites.bfcl_calls import read_calls
 
 pytest.importorskip("bfcl_eval")
 pytest.importorskip("mpmath")
@@ -169,8 +171,8 @@ HOSTILE = [
     "[]",
     ", ".join(["ls()"] * 3000),
 ]
-# Each folder gets copies of all folders before it: 2**24 paths from 300 calls.
-TREE = [f"mkdir('d{i}')" for i in range(24)] + [f"cp('d{i}', 'd{j}')" for j in range(24) for i in range(j)]
+# Each message puts a folder into another one twice, and that one in its place: 2**n paths from n messages.
+TREE = ["mkdir('a')", *15 * ["[mkdir('b'), cp('a', 'b'), mv('a', 'c'), mv('c', 'b'), mv('b', 'a')]"]]
 
 
 def state_outside(path):
@@ -199,14 +201,50 @@ def test_hostile_messages_get_a_reply_and_change_nothing_outside(task, tmp_path,
 
 
 def test_shared_folders_do_not_hang():
+    for messages in (TREE, ["[mkdir('a'), cp('a', 'a')]"]):
+        env = make(task=0)
+        env.reset(seed=0)
+        assert "Error" not in "".join(env.step(message)[0] for message in messages)
+        for call in ("find()", "du()", "cp('a', 'x')"):
+            assert "too large" in env.step(call)[0]
+        assert "Error" not in env.step("[ls(), touch('z')]")[0]
+
+
+def test_a_message_goes_through_so_much_and_the_next_one_again():
     env = make(task=0)
     env.reset(seed=0)
-    for i in range(0, 320, 80):
-        env.step("\n".join(TREE[i : i + 80]))
-        if "too large" in env.step("find()\ndu()")[0]:
-            return
-        env.step("Done.")
-    pytest.fail("the tree was never refused")
+    for message in TREE[:13]:
+        env.step(message)
+    start = time.perf_counter()
+    replies = env.step("\n".join(100 * ["find()"]))[0].split("Tool: ")[1:]
+    assert time.perf_counter() - start < 5
+    refused = ["too large" in reply for reply in replies]
+    assert refused == sorted(refused)
+    assert 0 < sum(refused) < 100
+    assert "too large" not in env.step("find()")[0]
+    # Results count too; an observation is cut before the last of these.
+    env.step("[touch('x'), echo('" + 15_000 * '"' + "', 'x')]")
+    results = env._model.run(read_calls("\n".join(100 * ["cat('x')"])))
+    assert len(results[0]) > 30_000
+    assert "too large" in results[-1]
+    assert sum(map(len, results)) < 2_100_000
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        ["mkdir('a')", "cd('a')"],
+        ["mkdir('a')", "mv('b', 'a')", "mv('a', 'b')"],
+        ["mkdir('a')", "cp('a', 'b')", "cd('b')"],
+    ],
+)
+def test_folders_in_folders_can_be_copied(calls):
+    env = make(task=0)
+    env.reset(seed=0)
+    for _ in range(10):
+        reply = env.step("\n".join(20 * calls))[0]
+    assert "there are 100 folders" in reply
+    assert pickle.loads(pickle.dumps(env)).step("pwd()") == copy.deepcopy(env).step("pwd()") == env.step("pwd()")
 
 
 @pytest.mark.parametrize("call", ["power(2, 10)", "round_number(2.567, 1)", "square_root(2, 30)", "logarithm(8, 2, 5)"])

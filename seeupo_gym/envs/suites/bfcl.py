@@ -11,7 +11,7 @@ import re
 import string
 from typing import Any, NamedTuple
 
-from seeupo_gym.envs.suites.bfcl_calls import MAX_CALLS, MAX_MESSAGE, Toolbox, fingerprint, read_calls
+from seeupo_gym.envs.suites.bfcl_calls import MAX_MESSAGE, Toolbox, fingerprint, read_calls
 from seeupo_gym.envs.suites.text_suite import TextSuiteEnv, check_choice
 
 INSTALL = "BFCLMultiTurn-v0 needs: pip install --no-deps bfcl-eval==2026.3.23 && pip install mpmath==1.3.0"
@@ -164,12 +164,9 @@ class BFCLMultiTurnEnv(TextSuiteEnv):
         info: dict[str, Any] = {"calls": len(calls), "malformed": not understood}
         if calls:
             self._messages += 1
-            shown = []
-            for i, call in enumerate(calls):
-                too_many = f"Error during execution: a message may have {MAX_CALLS} calls at most"
-                result = self._model.run(call) if i < MAX_CALLS else too_many
-                self._results.append(fingerprint(result))
-                shown.append(f"Tool: {result[:MAX_RESULT]}")
+            results = self._model.run(calls)
+            self._results += map(fingerprint, results)
+            shown = [f"Tool: {result[:MAX_RESULT]}" for result in results]
             if self._messages <= MESSAGES_PER_TURN:
                 return "\n".join(shown), 0.0, False, info
             self._error = self._error or "multi_turn:force_terminated"
@@ -203,7 +200,7 @@ class BFCLMultiTurnEnv(TextSuiteEnv):
         :return: the official type of the error, or nothing
         """
         gold = self._gold[self._turn]
-        wanted = [fingerprint(self._truth.run(call)) for text in gold for call in read_calls(text)]
+        wanted = [*map(fingerprint, self._truth.run([call for text in gold for call in read_calls(text)]))]
         if not gold:
             return ""
         if not self._messages:

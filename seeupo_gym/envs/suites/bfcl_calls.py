@@ -17,7 +17,12 @@ MAX_CALLS = 100
 # Caps on arguments with which a legal call would run for minutes or fill the memory.
 MAX_PRECISION = 1000
 MAX_POWER_BITS = 20_000
-MAX_TREE_CHARACTERS = 2_000_000
+# What the calls of one message may go through: paths and files of the tree, and results.
+MAX_CHARACTERS = 2_000_000
+# Pickles and copies go from folder to folder, in as many nested calls. Gold play has 5 folders at most.
+MAX_FOLDERS = 100
+
+_TOO_LARGE = f"the message is too large: its calls may go through {MAX_CHARACTERS:,} characters of files and results"
 
 
 class Call(NamedTuple):
@@ -105,12 +110,21 @@ class Toolbox:
             return False
         return True
 
-    def run(self, call: Call) -> str:
+    def run(self, calls: list[Call]) -> list[str]:
         """
-        Run a call.
+        Run the calls of a message.
 
-        :return: the result in the official form, or what went wrong
+        :return: the result of each in the official form, or what went wrong
         """
+        self._left = MAX_CHARACTERS
+        results = []
+        for i, call in enumerate(calls):
+            too_many = f"Error during execution: a message may have {MAX_CALLS} calls at most"
+            results.append(self._run(call) if i < MAX_CALLS else too_many)
+            self._left -= len(results[-1])
+        return results
+
+    def _run(self, call: Call) -> str:
         try:
             name, positional, keywords = self._read(call)
             tool = self.tools[self._owner[name]]
@@ -127,7 +141,9 @@ class Toolbox:
             return f"Error during execution: {error}"
 
     def _check(self, name: str, positional: list[Any], keywords: dict[str, Any]) -> None:
-        """Refuse a call that would not end in a moment."""
+        """Refuse a call that would not end in a moment, or that makes more than can be kept."""
+        if self._left < 0:
+            raise ValueError(_TOO_LARGE)
         values = [*positional, *keywords.values()]
         if name in ("logarithm", "square_root", "round_number"):
             precision = keywords.get({"round_number": "decimal_places"}.get(name, "precision"), (positional or [0])[-1])
@@ -139,11 +155,15 @@ class Toolbox:
             exponent = keywords.get("exponent", values[-1])
             if base.bit_length() * abs(exponent) > MAX_POWER_BITS:
                 raise ValueError("the power is too large")
+        files: Any = self.tools.get("GorillaFileSystem")
         if name in ("cp", "find", "du"):
-            files = self.tools["GorillaFileSystem"]
             # Copied folders share what is in them, so that a few calls make an exponential tree, or an endless one.
-            if _tree_characters(files.root) + _tree_characters(files._current_dir) > MAX_TREE_CHARACTERS:
-                raise ValueError("the file system is too large")
+            for folder in (files.root, files._current_dir):
+                self._left -= _tree_characters(folder, self._left)
+            if self._left < 0:
+                raise ValueError(_TOO_LARGE)
+        if name in ("mkdir", "cp", "mv") and _count_folders(files) >= MAX_FOLDERS:
+            raise ValueError(f"there are {MAX_FOLDERS} folders, and no more can be made")
 
 
 def _size(precision: Any) -> int:
@@ -153,10 +173,21 @@ def _size(precision: Any) -> int:
         return 0  # the tool refuses it itself
 
 
-def _tree_characters(root: Any) -> int:
-    """Characters in all paths and files below a folder; stops counting once there are too many."""
+def _count_folders(files: Any) -> int:
+    """Folders that a file system holds on to, which are also those that were moved with others in them."""
+    found, folders = set(), [files.root, files._current_dir]
+    while folders:
+        folder = folders.pop()
+        if folder is not None and id(folder) not in found:
+            found.add(id(folder))
+            folders += [folder.parent, *(item for item in folder.contents.values() if hasattr(item, "contents"))]
+    return len(found)
+
+
+def _tree_characters(root: Any, limit: int) -> int:
+    """Characters in all paths and files below a folder; stops counting above the limit."""
     total, folders = 0, [(root, 0)]
-    while folders and total <= MAX_TREE_CHARACTERS:
+    while folders and total <= limit:
         folder, depth = folders.pop()
         for name, item in folder.contents.items():
             path = depth + _length(name) + 1

@@ -25,7 +25,7 @@ MAX_RESULT = 50_000
 
 NEW_FUNCTIONS = "I have updated some more functions you can choose from. What about now?"
 # A message with this in it means calls, and has none if anything else is around them.
-_ATTEMPT = re.compile(r"\[\s*\w+\(")
+_ATTEMPT = re.compile(r"(?:^[ \t]*|\[\s*)\w+\(", re.MULTILINE)
 CHECKER = "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker"
 
 
@@ -87,7 +87,7 @@ class BFCLMultiTurnEnv(TextSuiteEnv):
     ``Text``: the user's message, or the results of the calls. ``info["functions"]`` has the documents of the functions
     available, at reset and whenever some are added. ``info["calls"]`` says how many calls were read, and
     ``info["malformed"]`` whether one of them is none of a function there is with literals for arguments, or whether
-    there are none though the message has the beginning of a list of calls.
+    there are none though ``[name(`` stands in the message or ``name(`` at the beginning of a line.
 
     ## Rewards
     At the end 1 if the conversation passes the official checks after every user turn, else 0. With ``dense_reward``

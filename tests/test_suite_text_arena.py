@@ -297,16 +297,6 @@ def test_invalid_moves_are_malformed(game):
     assert [False] in [malformed(move) for move in moves]
 
 
-def test_a_mine_is_not_malformed():
-    env = TextArenaEnv("Minesweeper")
-    env.reset(seed=0)
-    env.step("[0 0]")
-    mines = [f"[{i} {j}]" for i, row in enumerate(env.game.grid) for j, cell in enumerate(row) if cell == -1]
-    steps = [env.step(mine) for mine in mines[:2]]
-    assert [(done, info["malformed"]) for _, _, done, _, info in steps] == [(False, False), (True, False)]
-    assert all("You hit a mine" in step[0] for step in steps)
-
-
 def test_tower_pays_its_share_at_the_limit():
     env = TextArenaEnv("TowerOfHanoi", turns=4)
     env.reset(seed=0)
@@ -321,7 +311,7 @@ def test_two_invalid_moves_end_the_game(game, message):
     env = TextArenaEnv(game)
     env.reset(seed=0)
     text, *rest = env.step(message)
-    assert rest == [0.0, False, False, {}]
+    assert rest == [0.0, False, False, {"malformed": True}]
     assert "You attempted an invalid move" in text
     assert env.observation_space.contains(text)
     text, reward, terminated, truncated, info = env.step(message)
@@ -496,16 +486,16 @@ def test_minesweeper_is_won_when_the_safe_cells_are_revealed(level):
         assert last[4]["is_success"]
 
 
-def test_a_mine_is_an_invalid_move():
+def test_a_mine_is_an_invalid_move_but_not_malformed():
     env = TextArenaEnv("Minesweeper")
     env.reset(seed=0)
     assert not env.step(move(2, 2))[2]
     mine = next(cell for cell in np.ndindex(5, 5) if env.game.grid[cell[0]][cell[1]] == -1)
     text, *rest = env.step(move(*mine))
-    assert rest == [0.0, False, False, {}]
+    assert rest == [0.0, False, False, {"malformed": False}]
     assert "You hit a mine" in text
     _, reward, terminated, _, info = env.step(move(*mine))
-    assert (terminated, info["is_success"]) == (True, False)
+    assert (terminated, info["is_success"], info["malformed"]) == (True, False, False)
     assert 0.0 <= reward < 1.0
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -307,8 +308,8 @@ def test_a_solved_task(env):
     assert "It is 2023-05-18T12:00:00." in text
     assert text.endswith("At most 4 messages.")
     assert info == {"task_id": "abc2_1", "supervisor": PERSON, "datetime": "2023-05-18T12:00:00"}
-    assert env.step("print('six')") == ("six\n", 0.0, False, False, {})
-    outcome = {"is_success": True, "tests_passed": 2, "num_tests": 2}
+    assert env.step("print('six')") == ("six\n", 0.0, False, False, {"malformed": False})
+    outcome = {"malformed": False, "is_success": True, "tests_passed": 2, "num_tests": 2}
     assert env.step(complete(4)) == ("Execution successful.", 1.0, True, False, outcome)
     with pytest.raises(gym.error.ResetNeeded):
         env.step("print(1)")
@@ -322,7 +323,7 @@ def test_a_failed_task_pays_its_passed_tests_or_nothing(url, reward, paid):
     env.reset(seed=0)
     *_, info = step = env.step(complete(7))
     assert step[1:4] == (paid, True, False)
-    assert info == {"is_success": False, "tests_passed": 1, "num_tests": 2}
+    assert info == {"malformed": False, "is_success": False, "tests_passed": 1, "num_tests": 2}
     env.close()
 
 
@@ -347,23 +348,23 @@ def test_seeds_select_tasks_and_tasks_start_the_same(env):
 
 
 @pytest.mark.parametrize(
-    ("code", "reply"),
+    ("code", "reply", "malformed"),
     [
-        ("", "No code available to execute."),
-        ("x =", "Execution failed. Traceback:\nSyntax error in line:\nx =\nMessage: invalid syntax"),
-        ("print(1)\0", "source code string cannot contain null bytes"),
-        ("import subprocess", "Usage of the following module is not allowed: subprocess."),
-        ("print('\ud800')", "?\n"),
-        ("print('\u2713 \xe9 \u20ac')", "? \xe9 \u20ac\n"),
-        ("print('" + "x" * 30_000 + "')", "A message may have 20,000 characters."),
-        ("raise KeyboardInterrupt", "Execution failed. The server could not tell why."),
-        ("while True: pass", "Execution timed out after 1 seconds."),
+        ("", "No code available to execute.", True),
+        ("x =", "Execution failed. Traceback:\nSyntax error in line:\nx =\nMessage: invalid syntax", True),
+        ("print(1)\0", "source code string cannot contain null bytes", True),
+        ("import subprocess", "Usage of the following module is not allowed: subprocess.", True),
+        ("print('\ud800')", "?\n", False),
+        ("print('\u2713 \xe9 \u20ac')", "? \xe9 \u20ac\n", False),
+        ("print('" + "x" * 30_000 + "')", "A message may have 20,000 characters.", True),
+        ("raise KeyboardInterrupt", "Execution failed. The server could not tell why.", False),
+        ("while True: pass", "Execution timed out after 1 seconds.", False),
     ],
 )
-def test_odd_messages_get_a_reply_and_the_episode_goes_on(env, code, reply):
+def test_odd_messages_get_a_reply_and_the_episode_goes_on(env, code, reply, malformed):
     env.reset(seed=0)
     text, *rest = env.step(code)
-    assert rest == [0.0, False, False, {}]
+    assert rest == [0.0, False, False, {"malformed": malformed}]
     assert reply in text
     assert env.observation_space.contains(text)
     assert env.step(complete(2))[1:3] == (1.0, True)
@@ -553,6 +554,31 @@ def test_a_server_is_of_one_environment(stub, stubbed):
     # It is given back with the environment too.
     del other
     stubbed.reset(seed=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_forks_neither_keep_the_server_nor_give_it_back(stub, stubbed):
+    stubbed.reset(seed=0)
+    other = AppWorldEnv(stub.url, tasks=list(TASKS))
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        stubbed._release()  # as its exit does
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    with pytest.raises(RuntimeError, match="in use by another environment"):
+        other.reset(seed=1)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        signal.pause()
+    try:
+        stubbed.close()
+        assert other.reset(seed=1)[1]["task_id"] == "abc2_1"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        other.close()
 
 
 def test_a_copy_has_the_arguments_only(stub, stubbed):

@@ -1,5 +1,6 @@
 """BFCL multi-turn: gold passes, verdicts are the official ones, and hostile text stays text."""
 
+import copy
 import importlib
 import os
 import pickle
@@ -16,6 +17,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 
 import seeupo_gym  # noqa: F401 (registers the ids)
 from seeupo_gym.envs.suites.bfcl import CATEGORIES, load
+from seeupo_gym.envs.suites.bfcl_calls import read_calls
 
 pytest.importorskip("bfcl_eval")
 pytest.importorskip("mpmath")
@@ -83,30 +85,48 @@ def perturb(rng, gold, others):
     return turns
 
 
-@pytest.mark.parametrize("category", CATEGORIES)
-def test_perturbed_gold_gets_the_official_verdict(category):
+def official_verdict(steps, task, category):
+    """What the official checker says of a task's calls, which it evaluates: only calls made of gold go there."""
     checker = importlib.import_module("bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker")
     utils = importlib.import_module("bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils")
+    data, known = load(category), set(vars(utils))
+    verdict = checker.multi_turn_checker(steps, data.gold[task], data.entries[task], category, "m")
+    for name in set(vars(utils)) - known:  # its cache of tools
+        del vars(utils)[name]
+    return verdict["valid"], verdict.get("error_type", "")
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_perturbed_gold_gets_the_official_verdict(category):
     data, env, rng = load(category), make(category=category), random.Random(category)
     verdicts = []
     for episode in range(600):
         task = episode % 200
-        entry, gold = data.entries[task], data.gold[task]
+        gold = data.gold[task]
         turns = perturb(rng, gold, [c for turn in data.gold[(task + rng.choice([1, 2, 3])) % 200] for c in turn])
-        # One or several messages a user turn; only calls made of gold go to the official checker, which evaluates them.
+        # One or several messages a user turn.
         steps = [
             [[call] for call in turn] if len(turn) <= 20 and rng.random() < 0.5 else ([turn] if turn else [])
             for turn in turns
         ]
         env.reset(seed=task)
         _, info = play(env, [[f"[{', '.join(step)}]" for step in turn] for turn in steps])
-        known = set(vars(utils))
-        official = checker.multi_turn_checker(steps, gold, entry, category, f"m{episode}")
-        for name in set(vars(utils)) - known:  # its cache of tools
-            del vars(utils)[name]
-        assert (info["is_success"], info["error"]) == (official["valid"], official.get("error_type", "")), (task, steps)
-        verdicts.append(official["valid"])
+        assert (info["is_success"], info["error"]) == official_verdict(steps, task, category), (task, steps)
+        verdicts.append(info["is_success"])
     assert 0.05 < np.mean(verdicts) < 0.95
+
+
+@pytest.mark.parametrize("task", [18, 22])  # whose gold has find and du
+@pytest.mark.parametrize("content", ["5", "None", "['a', 5]", "0x" + "f" * 5000])
+@pytest.mark.parametrize("name", ["'x'", "('x', 5)"])
+def test_files_of_something_else_than_text_get_the_official_verdict(task, content, name):
+    env, gold = make(task=task), load("base").gold[task]
+    write, remove = [f"touch({name})", f"echo(content={content}, file_name={name})"], [f"rm({name})"]
+    for calls in ([*write, *remove, *gold[0]], [*write, *gold[0], *remove], [*write, *gold[0]]):
+        steps = [[calls], *([turn] if turn else [] for turn in gold[1:])]
+        env.reset(seed=0)
+        _, info = play(env, [[f"[{', '.join(step)}]" for step in turn] for turn in steps])
+        assert (info["is_success"], info["error"]) == official_verdict(steps, task, "base")
 
 
 HOSTILE = [
@@ -151,8 +171,8 @@ HOSTILE = [
     "[]",
     ", ".join(["ls()"] * 3000),
 ]
-# Each folder gets copies of all folders before it: 2**24 paths from 300 calls.
-TREE = [f"mkdir('d{i}')" for i in range(24)] + [f"cp('d{i}', 'd{j}')" for j in range(24) for i in range(j)]
+# Each message puts a folder into another one twice, and that one in its place: 2**n paths from n messages.
+TREE = ["mkdir('a')", *15 * ["[mkdir('b'), cp('a', 'b'), mv('a', 'c'), mv('c', 'b'), mv('b', 'a')]"]]
 
 
 def state_outside(path):
@@ -181,14 +201,50 @@ def test_hostile_messages_get_a_reply_and_change_nothing_outside(task, tmp_path,
 
 
 def test_shared_folders_do_not_hang():
+    for messages in (TREE, ["[mkdir('a'), cp('a', 'a')]"]):
+        env = make(task=0)
+        env.reset(seed=0)
+        assert "Error" not in "".join(env.step(message)[0] for message in messages)
+        for call in ("find()", "du()", "cp('a', 'x')"):
+            assert "too large" in env.step(call)[0]
+        assert "Error" not in env.step("[ls(), touch('z')]")[0]
+
+
+def test_a_message_goes_through_so_much_and_the_next_one_again():
     env = make(task=0)
     env.reset(seed=0)
-    for i in range(0, 320, 80):
-        env.step("\n".join(TREE[i : i + 80]))
-        if "too large" in env.step("find()\ndu()")[0]:
-            return
-        env.step("Done.")
-    pytest.fail("the tree was never refused")
+    for message in TREE[:13]:
+        env.step(message)
+    start = time.perf_counter()
+    replies = env.step("\n".join(100 * ["find()"]))[0].split("Tool: ")[1:]
+    assert time.perf_counter() - start < 5
+    refused = ["too large" in reply for reply in replies]
+    assert refused == sorted(refused)
+    assert 0 < sum(refused) < 100
+    assert "too large" not in env.step("find()")[0]
+    # Results count too; an observation is cut before the last of these.
+    env.step("[touch('x'), echo('" + 15_000 * '"' + "', 'x')]")
+    results = env._model.run(read_calls("\n".join(100 * ["cat('x')"])))
+    assert len(results[0]) > 30_000
+    assert "too large" in results[-1]
+    assert sum(map(len, results)) < 2_100_000
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        ["mkdir('a')", "cd('a')"],
+        ["mkdir('a')", "mv('b', 'a')", "mv('a', 'b')"],
+        ["mkdir('a')", "cp('a', 'b')", "cd('b')"],
+    ],
+)
+def test_folders_in_folders_can_be_copied(calls):
+    env = make(task=0)
+    env.reset(seed=0)
+    for _ in range(10):
+        reply = env.step("\n".join(20 * calls))[0]
+    assert "there are 100 folders" in reply
+    assert pickle.loads(pickle.dumps(env)).step("pwd()") == copy.deepcopy(env).step("pwd()") == env.step("pwd()")
 
 
 @pytest.mark.parametrize("call", ["power(2, 10)", "round_number(2.567, 1)", "square_root(2, 30)", "logarithm(8, 2, 5)"])
@@ -208,6 +264,32 @@ def test_calls_one_a_line_and_positional_arguments():
     obs, *_, info = env.step("I shall call ls() now.")
     assert obs.startswith("User: ")
     assert info["calls"] == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "malformed"),
+    [
+        ("[ls(a=True), cd('document')]", False),
+        ("ls(5, b=3)", False),  # the function itself says what is wrong
+        ("The file is in place; I called mean([1, 2]) and ls().", False),
+        ("Done.", False),
+        ("[ls(), list_files()]", True),
+        ("files.ls()", True),
+        ("ls(a=not_a_literal)", True),
+        ("ls(*[True])", True),
+        ("ls(a=" + "-" * 5000 + "1)", True),
+        ("Here you are: [ls(a=True)]", True),
+        ("```python\nls(a=True)\n```", True),
+        ("[ls(" + "\n" * 500_000 + "[ " * 200_000, True),
+        ("\n [" * 300_000, False),
+        ("[ls(a=True), cd(folder='document')", True),
+        ("[ls()]" + " " * 20_000, True),
+    ],
+)
+def test_malformed_messages(message, malformed):
+    env = make(task=0)
+    env.reset(seed=0)
+    assert env.step(message)[4]["malformed"] is malformed
 
 
 def test_a_user_turn_has_twenty_messages():

@@ -139,8 +139,23 @@ def test_mistakes_are_refused():
         env.step(0)
     with pytest.raises(ValueError, match="max_turns"):
         CandidateView(gym.make("CartPole-v1"))
-    with pytest.raises(ValueError, match="n_features must be at least 2"):
-        make(n_features=1)
+    for kwargs, complaint in (
+        ({"n_features": 1}, "n_features must be an integer of at least 2, got 1"),
+        ({"n_candidates": "5"}, "n_candidates must be an integer of at least 1, got '5'"),
+        ({"state_keys": "look"}, r"state_keys must be a list of names such as \['look'\], got 'look'"),
+        ({"features": 3}, "features must be a function from texts to rows of numbers, or None, got 3"),
+        ({"features": lambda texts: [0.0]}, r"for 1 texts the shape \(1, n_features\), got \(1,\)"),
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            make(**kwargs)
+    with pytest.raises(
+        ValueError, match=r"needs \['look'\] in info, .*has only \['admissible_commands', 'inventory'\]"
+    ):
+        make(state_keys=("look",)).reset(seed=0)
+    env = make()
+    env.env.reset = lambda **kwargs: ("", {})
+    with pytest.raises(ValueError, match=r"needs \['admissible_commands'\] in info"):
+        env.reset(seed=0)
     env = make()
     env.reset(seed=0)
     with pytest.raises(ValueError, match="must be in Discrete"):

@@ -4,6 +4,8 @@ import random
 import re
 import signal
 import string
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -493,6 +495,58 @@ def test_the_browser_ends_with_the_environment():
     pid = env._browser.pid
     del env
     assert_all_end(pid)
+
+
+START = """
+import signal
+from stable_baselines3.common.vec_env import SubprocVecEnv
+from seeupo_gym.envs.candidate_view import CandidateView
+from seeupo_gym.envs.suites.miniwob import MiniWoBEnv
+
+class Env(MiniWoBEnv):
+    def reset(self, **kwargs):
+        begin = super().reset(**kwargs)
+        print(self._browser.pid, flush=True)
+        return begin
+
+"""
+# The workers are daemons: they are terminated when the main process ends, without a word to their environments.
+UNCLOSED = "SubprocVecEnv([lambda: CandidateView(Env())]).reset(); raise RuntimeError('training failed')"
+LONE = "env = Env(); env.reset(seed=0); signal.pause()"
+
+
+@pytest.mark.parametrize("code", [UNCLOSED, LONE])
+def test_the_browser_ends_with_python_however_that_ends(code):
+    folder = tempfile.mkdtemp()
+    python = subprocess.Popen(
+        [sys.executable, "-c", START + code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "TMPDIR": folder},
+    )
+    pid = int(python.stdout.readline())
+    if code == LONE:
+        assert len(processes(pid)) > 2
+        assert os.listdir(folder)
+        python.kill()
+    python.communicate(timeout=60)
+    assert_all_end(pid)
+    deadline = time.monotonic() + 30
+    while os.listdir(folder) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.rmdir(folder)
+
+
+def test_a_fork_leaves_the_browser_alone(own):
+    own.reset(seed=0)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        own.close()  # as its exit does
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not own.step("click [4]")[3]
 
 
 def test_pickle_carries_the_arguments_only(make):

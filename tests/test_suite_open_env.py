@@ -112,16 +112,19 @@ def env(url):
     env.close()
 
 
+ACCEPTED = {"refused": False, "malformed": False}
+
+
 def test_an_episode(env):
     seed = seed_of(5)
     text, info = env.reset(seed=seed)
     assert text == "Guess a number from 0 to 7. ? 1"
     assert info["observation"] == {"text": "Guess a number from 0 to 7. \u2713 1", "tries": 0}
     step = env.step("3")
-    assert step == ("Higher.", -0.125, False, False, {"observation": {"text": "Higher.", "tries": 1}, "refused": False})
+    assert step == ("Higher.", -0.125, False, False, {"observation": {"text": "Higher.", "tries": 1}, **ACCEPTED})
     *step, info = env.step("5")
     assert step == ["Right.", 1.0, True, False]
-    assert info == {"observation": {"text": "Right.", "tries": 2}, "refused": False, "is_success": True}
+    assert info == {"observation": {"text": "Right.", "tries": 2}, **ACCEPTED, "is_success": True}
     assert env.render() == f"{text}\nAgent: 3\nHigher.\nAgent: 5\nRight."
     with pytest.raises(gym.error.ResetNeeded):
         env.step("5")
@@ -169,7 +172,7 @@ def test_what_the_server_refuses_costs_a_turn(env, message, reply):
     assert reply in text
     assert env.observation_space.contains(text)
     assert step == [0.0, False, False]
-    assert info == {"observation": {}, "refused": True}
+    assert info == {"observation": {}, "refused": True, "malformed": True}
     assert env.step("5")[1] == 1.0
 
 
@@ -205,6 +208,23 @@ def test_functions_in_place_of_fields(url):
     env.step("I guess 3")
     env.step("I guess 3")
     assert not env.step("I guess 5")[4]["is_success"]
+    env.close()
+
+
+def test_success_is_about_the_last_observation_whatever_is_refused_since(url):
+    seen = []
+    env = make(url, turns=2, success=lambda *last: seen.append(last) or True)
+    env.reset(seed=seed_of(5))
+    for _ in range(2):
+        *_, info = env.step("five")
+    assert (info["is_success"], info["observation"]) == (True, {})
+    env.reset(seed=seed_of(5))
+    env.step("3")
+    env.step("five")
+    assert seen == [
+        ({"text": "Guess a number from 0 to 7. \u2713 1", "tries": 0}, 0.0),
+        ({"text": "Higher.", "tries": 1}, -0.125),
+    ]
     env.close()
 
 

@@ -110,6 +110,24 @@ def test_a_crash_truncates_and_the_next_reset_goes_on(env):
     assert env.n_clean_ups == 3
 
 
+def test_an_episode_ended_from_outside_makes_the_next_crash_a_first_one():
+    env = gym.wrappers.TimeLimit(Echo(turns=9), 2)
+    for _ in range(2):
+        env.reset()
+        with pytest.warns(RuntimeWarning, match="tried once more"):
+            assert env.step("crash")[4]["crashed"]
+        env.reset()
+        env.step("a")
+        assert env.step("b")[3]
+    env.reset()
+    with pytest.warns(RuntimeWarning, match="tried once more"):
+        env.step("crash")
+    env.reset()
+    env.reset()
+    with pytest.raises(RuntimeError, match="for the second time"):
+        env.step("crash")
+
+
 def test_a_crash_at_reset_is_tried_again_at_once(env):
     env.crashes_at_start = 1
     with pytest.warns(RuntimeWarning, match="nobody there; it is tried once more"):

@@ -1,3 +1,4 @@
+import contextlib
 import gc
 import os
 import pickle
@@ -279,6 +280,28 @@ def test_close_ends_java_and_reset_starts_it(coin):
     assert coin.reset(seed=0)[0] == first
 
 
+def test_close_ends_java_whose_files_are_gone(coin):
+    first, _ = coin.reset(seed=0)
+    pid = coin._java.pid
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(coin._java._server._obj_tree_tempfile.name)  # as a cleaner of temporary files does in a long run
+    coin.close()
+    assert not is_alive(pid)
+    assert coin.reset(seed=0)[0] == first
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_leaves_java_alone(coin):
+    coin.reset(seed=0)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        coin.close()  # as its exit does
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not coin.step("inventory")[3]
+
+
 def test_java_ends_with_the_environment():
     env = TextWorldExpressEnv("coin", EASY_COIN)
     env.reset(seed=0)
@@ -354,6 +377,13 @@ def test_what_the_game_refuses(params):
     env = TextWorldExpressEnv("coin", params)
     with pytest.raises(ValueError, match=r"numLocation|Number of locations"):
         env.reset(seed=0)
+    assert env._java is None
+
+
+def test_what_the_game_makes_no_sense_of():
+    env = TextWorldExpressEnv("twc", {"numItemsToPutAway": 0})
+    with pytest.raises(ValueError, match="twc has no game for params 'numItemsToPutAway=0'"):
+        env.reset(seed=3)
     assert env._java is None
 
 

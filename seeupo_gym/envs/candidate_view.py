@@ -11,6 +11,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from seeupo_gym.envs.arguments import check_count
+
 # Texts -> features, shape (texts, features): each row depends on its text alone.
 TextFeatures = Callable[[Sequence[str]], Any]
 
@@ -29,8 +31,7 @@ class HashedText:
     """
 
     def __init__(self, n_features: int) -> None:
-        if n_features < 2:
-            raise ValueError(f"n_features must be at least 2, got {n_features}")
+        check_count("n_features", n_features, least=2)
         try:
             text = importlib.import_module("sklearn.feature_extraction.text")
         except ImportError as error:
@@ -66,7 +67,13 @@ class _Cache:
             self._rows.clear()
             new = list(dict.fromkeys(texts))
         if new:
-            self._rows.update(zip(new, np.asarray(self._features(new), dtype=np.float32), strict=True))
+            rows = np.asarray(self._features(new), dtype=np.float32)
+            if rows.ndim != 2 or len(rows) != len(new):
+                raise ValueError(
+                    f"features must return a row of numbers for each text: for {len(new)} texts the shape ({len(new)}, "
+                    f"n_features), got {rows.shape}"
+                )
+            self._rows.update(zip(new, rows, strict=True))
         return np.stack([self._rows[text] for text in texts])
 
 
@@ -94,6 +101,7 @@ class CandidateView(gym.Wrapper[Any, Any, Any, Any]):
     :param state_keys: entries of ``info`` that are read in place of the observation, each with its own features
     :param features: function from a list of texts to an array, one row a text, in place of the hashed features
     :raises ImportError: if scikit-learn is missing, unless ``features`` are given
+    :raises ValueError: for an argument of another kind; at a reset or step if ``info`` lacks what is read of it
     """
 
     def __init__(
@@ -105,8 +113,11 @@ class CandidateView(gym.Wrapper[Any, Any, Any, Any]):
         features: TextFeatures | None = None,
     ) -> None:
         super().__init__(env)
-        if n_candidates < 1:
-            raise ValueError(f"n_candidates must be at least 1, got {n_candidates}")
+        check_count("n_candidates", n_candidates)
+        if isinstance(state_keys, str) or not all(isinstance(key, str) for key in state_keys):
+            raise ValueError(f"state_keys must be a list of names such as ['look'], got {state_keys!r}")
+        if features is not None and not callable(features):
+            raise ValueError(f"features must be a function from texts to rows of numbers, or None, got {features!r}")
         if not env.has_wrapper_attr("max_turns"):
             raise ValueError(f"CandidateView needs an environment with an attribute max_turns, got {env}")
         self._features = _Cache(HashedText(n_features) if features is None else features)
@@ -151,6 +162,8 @@ class CandidateView(gym.Wrapper[Any, Any, Any, Any]):
         return self._observe(text, command, info), reward, terminated, truncated, {**info, "command": command}
 
     def _observe(self, text: str, command: str, info: dict[str, Any]) -> dict[str, NDArray[Any]]:
+        if missing := [key for key in ("admissible_commands", *self._state_keys) if key not in info]:
+            raise ValueError(f"CandidateView needs {missing} in info, and {self.env} has only {sorted(info)} there")
         self._commands = list(info["admissible_commands"])
         n = len(self._commands)
         if n > self._n_candidates:

@@ -29,6 +29,14 @@ _TASK_ID = re.compile(r"[A-Za-z0-9]+_[0-9]+")
 # How much longer than the execution of code may take an answer is waited for, in seconds: starting and
 # evaluating a task take time too.
 MARGIN = 60
+# How an answer begins if nothing was executed.
+_TOO_LONG = "Execution failed. A message may have"
+_NOT_EXECUTED = (
+    "No code available to execute.",
+    "Execution failed. Traceback:\nSyntax error in line:",
+    "Execution failed. Traceback:\nUsage of the following",
+    _TOO_LONG,
+)
 CLOSE_WAIT = 5
 
 # The server is local: a proxy that is meant for the internet cannot reach it.
@@ -122,6 +130,13 @@ def read_split(root: str | None, split: str) -> list[str]:
     return [line.split(":")[0].strip() for line in files[split].read_text("utf-8").splitlines() if line.strip()]
 
 
+def _unlock(file: int, owner: int) -> None:
+    """Give a lock back, which forks of the process share; they have no say in it."""
+    if os.getpid() == owner:
+        fcntl.flock(file, fcntl.LOCK_UN)
+    os.close(file)
+
+
 class AppWorldEnv(TextSuiteEnv):
     """
     Tasks of AppWorld in the server of ``appworld`` (0.1.3.post1, Apache-2.0), over HTTP.
@@ -142,6 +157,7 @@ class AppWorldEnv(TextSuiteEnv):
 
     ``Text``: at the start the task, for whom it is, the date and how to begin; then what the code printed, or the
     error. Characters beyond Latin-1 and punctuation become question marks; of over 100,000 characters the rest is cut.
+    ``info["malformed"]`` says of a message whether nothing of it was executed.
 
     ## Rewards
 
@@ -235,17 +251,18 @@ class AppWorldEnv(TextSuiteEnv):
 
     def _play(self, message: str) -> tuple[str, float, bool, dict[str, Any]]:
         text = self._execute(message)
+        info: dict[str, Any] = {"malformed": text.startswith(_NOT_EXECUTED)}
         if len(text) > self.max_observation:
             note = f"\n[{len(text):,} characters, cut]"
             text = text[: self.max_observation - len(note)] + note
         completed = self.server.ask("task_completed", bool, task_id=self.task_id)
         if not completed and not self._is_last_turn:
-            return text, 0.0, False, {}
+            return text, 0.0, False, info
         # With its errors not suppressed the server fails at the first test that does.
         verdict = self.server.ask("evaluate", dict, task_id=self.task_id, suppress_errors=True)
         success, passed, total = bool(verdict["success"]), len(verdict["passes"]), int(verdict["num_tests"])
         reward = float(success) if self.reward == "success" else passed / max(total, 1)
-        return text, reward, True, {"is_success": success, "tests_passed": passed, "num_tests": total}
+        return text, reward, True, {**info, "is_success": success, "tests_passed": passed, "num_tests": total}
 
     def _claim(self) -> None:
         """Lock the server's address; the operating system gives the lock back when this process ends."""
@@ -261,7 +278,7 @@ class AppWorldEnv(TextSuiteEnv):
                 f"the AppWorld server at {self.server.url} is in use by another environment: every environment needs "
                 "a server of its own, as a server holds one task"
             ) from error
-        self._release = weakref.finalize(self, os.close, file)
+        self._release = weakref.finalize(self, _unlock, file, os.getpid())
 
     def _initialize(self) -> dict[str, Any]:
         """Start the task in the server."""
@@ -292,7 +309,7 @@ class AppWorldEnv(TextSuiteEnv):
     def _execute(self, code: str) -> str:
         """Execute code in the task's world."""
         if len(code) > self.max_message:
-            return f"Execution failed. A message may have {self.max_message:,} characters."
+            return f"{_TOO_LONG} {self.max_message:,} characters."
         # What is no Unicode could not be written to the server's log.
         code = code.encode("utf-8", "replace").decode()
         try:

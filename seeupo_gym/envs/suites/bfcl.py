@@ -7,11 +7,12 @@ import functools
 import importlib
 import importlib.resources
 import json
+import re
 import string
 from typing import Any, NamedTuple
 
 from seeupo_gym.envs.arguments import check_choice
-from seeupo_gym.envs.suites.bfcl_calls import MAX_CALLS, MAX_MESSAGE, Toolbox, fingerprint, read_calls
+from seeupo_gym.envs.suites.bfcl_calls import MAX_MESSAGE, Toolbox, fingerprint, read_calls
 from seeupo_gym.envs.suites.text_suite import TextSuiteEnv
 
 INSTALL = "BFCLMultiTurn-v0 needs: pip install --no-deps bfcl-eval==2026.3.23 && pip install mpmath==1.3.0"
@@ -24,6 +25,8 @@ MESSAGES_PER_TURN = 20
 MAX_RESULT = 50_000
 
 NEW_FUNCTIONS = "I have updated some more functions you can choose from. What about now?"
+# A message with this in it means calls, and has none if anything else is around them.
+_ATTEMPT = re.compile(r"(?:^[ \t]*|\[\s*)\w+\(", re.MULTILINE)
 CHECKER = "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker"
 
 
@@ -83,7 +86,9 @@ class BFCLMultiTurnEnv(TextSuiteEnv):
 
     ## Observation Space
     ``Text``: the user's message, or the results of the calls. ``info["functions"]`` has the documents of the functions
-    available, at reset and whenever some are added. ``info["calls"]`` says how many calls were read.
+    available, at reset and whenever some are added. ``info["calls"]`` says how many calls were read, and
+    ``info["malformed"]`` whether one of them is none of a function there is with literals for arguments, or whether
+    there are none though ``[name(`` stands in the message or ``name(`` at the beginning of a line.
 
     ## Rewards
     At the end 1 if the conversation passes the official checks after every user turn, else 0. With ``dense_reward``
@@ -156,15 +161,13 @@ class BFCLMultiTurnEnv(TextSuiteEnv):
 
     def _play(self, message: str) -> tuple[str, float, bool, dict[str, Any]]:
         calls = read_calls(message)
-        info: dict[str, Any] = {"calls": len(calls)}
+        understood = all(map(self._model.understands, calls)) if calls else not _ATTEMPT.search(message)
+        info: dict[str, Any] = {"calls": len(calls), "malformed": not understood}
         if calls:
             self._messages += 1
-            shown = []
-            for i, call in enumerate(calls):
-                too_many = f"Error during execution: a message may have {MAX_CALLS} calls at most"
-                result = self._model.run(call) if i < MAX_CALLS else too_many
-                self._results.append(fingerprint(result))
-                shown.append(f"Tool: {result[:MAX_RESULT]}")
+            results = self._model.run(calls)
+            self._results += map(fingerprint, results)
+            shown = [f"Tool: {result[:MAX_RESULT]}" for result in results]
             if self._messages <= MESSAGES_PER_TURN:
                 return "\n".join(shown), 0.0, False, info
             self._error = self._error or "multi_turn:force_terminated"
@@ -198,7 +201,7 @@ class BFCLMultiTurnEnv(TextSuiteEnv):
         :return: the official type of the error, or nothing
         """
         gold = self._gold[self._turn]
-        wanted = [fingerprint(self._truth.run(call)) for text in gold for call in read_calls(text)]
+        wanted = [*map(fingerprint, self._truth.run([call for text in gold for call in read_calls(text)]))]
         if not gold:
             return ""
         if not self._messages:

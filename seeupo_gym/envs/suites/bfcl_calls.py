@@ -17,7 +17,12 @@ MAX_CALLS = 100
 # Caps on arguments with which a legal call would run for minutes or fill the memory.
 MAX_PRECISION = 1000
 MAX_POWER_BITS = 20_000
-MAX_TREE_CHARACTERS = 2_000_000
+# What the calls of one message may go through: paths and files of the tree, and results.
+MAX_CHARACTERS = 2_000_000
+# Pickles and copies go from folder to folder, in as many nested calls. Gold play has 5 folders at most.
+MAX_FOLDERS = 100
+
+_TOO_LARGE = f"the message is too large: its calls may go through {MAX_CHARACTERS:,} characters of files and results"
 
 
 class Call(NamedTuple):
@@ -89,34 +94,56 @@ class Toolbox:
             self.tools[name] = tool
         self._owner = {function: name for name in self.tools for function in functions[name]}
 
-    def run(self, call: Call) -> str:
-        """
-        Run a call.
+    def _read(self, call: Call) -> tuple[str, list[Any], dict[str, Any]]:
+        name = call.node.func
+        if not isinstance(name, ast.Name):
+            raise ValueError("only functions called by their plain name are allowed")
+        if name.id not in self._owner:
+            raise NameError(f"name '{name.id}' is not defined")
+        return name.id, *call.arguments()
 
-        :return: the result in the official form, or what went wrong
-        """
+    def understands(self, call: Call) -> bool:
+        """Tell whether a call is one of a function there is, with literals for arguments."""
         try:
-            name = call.node.func
-            if not isinstance(name, ast.Name):
-                raise ValueError("only functions called by their plain name are allowed")
-            if name.id not in self._owner:
-                raise NameError(f"name '{name.id}' is not defined")
-            positional, keywords = call.arguments()
-            tool = self.tools[self._owner[name.id]]
-            self._check(name.id, positional, keywords)
+            self._read(call)
+        except Exception:  # literal_eval raises several kinds
+            return False
+        return True
+
+    def run(self, calls: list[Call]) -> list[str]:
+        """
+        Run the calls of a message.
+
+        :return: the result of each in the official form, or what went wrong
+        """
+        self._left = MAX_CHARACTERS
+        results = []
+        for i, call in enumerate(calls):
+            too_many = f"Error during execution: a message may have {MAX_CALLS} calls at most"
+            results.append(self._run(call) if i < MAX_CALLS else too_many)
+            self._left -= len(results[-1])
+        return results
+
+    def _run(self, call: Call) -> str:
+        try:
+            name, positional, keywords = self._read(call)
+            tool = self.tools[self._owner[name]]
+            self._check(name, positional, keywords)
             # MathAPI sets the precision of the whole process; what it sets must not outlive the call.
             mpmath = importlib.import_module("mpmath").mp
             precision = mpmath.prec
             try:
                 with decimal.localcontext():
-                    return _as_text(getattr(tool, name.id)(*positional, **keywords))
+                    return _as_text(getattr(tool, name)(*positional, **keywords))
             finally:
                 mpmath.prec = precision
         except Exception as error:  # the tools raise whatever a wrong argument leads to, and officially so
             return f"Error during execution: {error}"
 
     def _check(self, name: str, positional: list[Any], keywords: dict[str, Any]) -> None:
-        """Refuse a call that would not end in a moment."""
+        """Refuse a call that would not end in a moment, or that makes more than can be kept."""
+        if self._left < 0:
+            raise ValueError(_TOO_LARGE)
         values = [*positional, *keywords.values()]
         if name in ("logarithm", "square_root", "round_number"):
             precision = keywords.get({"round_number": "decimal_places"}.get(name, "precision"), (positional or [0])[-1])
@@ -128,11 +155,15 @@ class Toolbox:
             exponent = keywords.get("exponent", values[-1])
             if base.bit_length() * abs(exponent) > MAX_POWER_BITS:
                 raise ValueError("the power is too large")
+        files: Any = self.tools.get("GorillaFileSystem")
         if name in ("cp", "find", "du"):
-            files = self.tools["GorillaFileSystem"]
             # Copied folders share what is in them, so that a few calls make an exponential tree, or an endless one.
-            if _tree_characters(files.root) + _tree_characters(files._current_dir) > MAX_TREE_CHARACTERS:
-                raise ValueError("the file system is too large")
+            for folder in (files.root, files._current_dir):
+                self._left -= _tree_characters(folder, self._left)
+            if self._left < 0:
+                raise ValueError(_TOO_LARGE)
+        if name in ("mkdir", "cp", "mv") and _count_folders(files) >= MAX_FOLDERS:
+            raise ValueError(f"there are {MAX_FOLDERS} folders, and no more can be made")
 
 
 def _size(precision: Any) -> int:
@@ -142,16 +173,36 @@ def _size(precision: Any) -> int:
         return 0  # the tool refuses it itself
 
 
-def _tree_characters(root: Any) -> int:
-    """Characters in all paths and files below a folder; stops counting once there are too many."""
+def _count_folders(files: Any) -> int:
+    """Folders that a file system holds on to, which are also those that were moved with others in them."""
+    found, folders = set(), [files.root, files._current_dir]
+    while folders:
+        folder = folders.pop()
+        if folder is not None and id(folder) not in found:
+            found.add(id(folder))
+            folders += [folder.parent, *(item for item in folder.contents.values() if hasattr(item, "contents"))]
+    return len(found)
+
+
+def _tree_characters(root: Any, limit: int) -> int:
+    """Characters in all paths and files below a folder; stops counting above the limit."""
     total, folders = 0, [(root, 0)]
-    while folders and total <= MAX_TREE_CHARACTERS:
+    while folders and total <= limit:
         folder, depth = folders.pop()
         for name, item in folder.contents.items():
-            total += depth + len(name) + 1 + len(getattr(item, "content", ""))
+            path = depth + _length(name) + 1
+            total += path + _length(getattr(item, "content", ""))
             if hasattr(item, "contents"):
-                folders.append((item, depth + len(name) + 1))
+                folders.append((item, path))
     return total
+
+
+def _length(value: Any) -> int:
+    """Characters of a name or of a file's content; the tools take more than texts for both."""
+    try:
+        return len(str(value))
+    except (ValueError, RecursionError):
+        return MAX_MESSAGE  # an integer with more digits than Python prints; no literal is longer than its message
 
 
 def _as_text(result: Any) -> str:

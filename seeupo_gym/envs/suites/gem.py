@@ -106,7 +106,8 @@ class GEMEnv(TextSuiteEnv):
       before, revealed cells, doublings of the highest tile, filled cells), each as its share of the whole task.
     - The others pay 1 for the solution. At the turn limit they pay, less than 1, how near it was: one minus the
       distance of the last guess over the width of the range, tiles in place, disks on tower C, boxes on goals.
-    - A message without a move pays -0.1. A move that the rules forbid pays nothing and costs the turn.
+    - A message without a move pays -0.1 (`info["malformed"]`). A move that the rules forbid pays nothing and costs the
+      turn.
 
     ## Starting State
 
@@ -179,7 +180,8 @@ class GEMEnv(TextSuiteEnv):
         shown = _lines(reply) if done else _lines(reply, info.get("suffix", ""))
         # Every game's rewards add up to 1 if and only if its task is done; shares of it are added with rounding.
         outcome = {"is_success": math.isclose(self._return, 1.0, abs_tol=1e-9)} if done else {}
-        return shown, float(reward), done, outcome
+        # Nothing else is paid less than 0.
+        return shown, float(reward), done, {"malformed": reward < 0, **outcome}
 
 
 def _lines(*parts: str) -> str:

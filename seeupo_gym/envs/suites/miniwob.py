@@ -154,9 +154,9 @@ class MiniWoBEnv(TextSuiteEnv):
         return (ref, typed) if ref and any(element.ref == ref for element in self._elements) else None
 
     def _clean_up(self) -> None:
-        if self._browser is not None:
-            self._browser.stop()
-            self._browser = None
+        browser, self._browser = self._browser, None
+        if browser is not None:
+            browser.stop()
 
     def _take_in(self, page: dict[str, Any]) -> None:
         self._utterance: str = page["utterance"]

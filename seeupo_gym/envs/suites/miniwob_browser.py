@@ -64,6 +64,15 @@ return (async () => {
 })();
 """
 
+# Waits for the end of the process that holds the other end of its input, and ends what that could not end: the group of
+# the driver whose number it has been told, and the folder.
+_WATCH = """
+read -r driver
+read -r _
+kill -9 "-$driver"
+rm -rf -- "$0" || { sleep 1; rm -rf -- "$0"; }
+"""
+
 
 class Element(NamedTuple):
     """A part of the page: a leaf of its tree of elements, or (``ref`` 0) text beside elements."""
@@ -165,8 +174,10 @@ def find_programs() -> tuple[str, str]:
     return browser, driver
 
 
-def _stop(process: subprocess.Popen[bytes] | None, folder: str) -> None:
+def _stop(owner: int, watch: subprocess.Popen[bytes], process: subprocess.Popen[bytes] | None, folder: str) -> None:
     """End a driver and its browser, whatever state they are in; all they wrote is in the folder."""
+    if os.getpid() != owner:
+        return  # a fork of the process that the browser belongs to
     if process is not None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -174,11 +185,13 @@ def _stop(process: subprocess.Popen[bytes] | None, folder: str) -> None:
         if process.stdin is not None:
             process.stdin.close()
     shutil.rmtree(folder, ignore_errors=True)
+    watch.kill()
+    watch.communicate()
 
 
 class Browser:
     """
-    A headless Chromium; it ends with :meth:`stop`, with this object or with Python.
+    A headless Chromium; it ends with :meth:`stop`, with this object or with Python, however that ends.
 
     :raises ImportError: if the package or a program is missing
     :raises RuntimeError: if the browser does not start
@@ -206,12 +219,23 @@ class Browser:
             f"--user-data-dir={folder}/profile",
         ):
             options.add_argument(argument)
-        # A session of their own: all processes of the browser are in it, and end together.
+        # Like the next one a session of its own, where no signal to this process's group reaches it.
+        watch = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCH, folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        assert watch.stdin is not None
+        # All processes of the browser are in this one, and end together.
         service = webdriver.ChromeService(
             executable_path=driver, env={**os.environ, "TMPDIR": folder}, popen_kw={"start_new_session": True}
         )
         try:
             service.start()
+            watch.stdin.write(b"%d\n" % service.process.pid)
+            watch.stdin.flush()
             # Not webdriver.Chrome: it would speak to the driver, on this machine, through the user's proxy.
             direct = importlib.import_module("selenium.webdriver.common.proxy").Proxy({"proxyType": "DIRECT"})
             config = importlib.import_module("selenium.webdriver.remote.client_config").ClientConfig(
@@ -221,13 +245,13 @@ class Browser:
             self._driver.set_page_load_timeout(TIMEOUT)
             self._driver.set_script_timeout(TIMEOUT)
         except BaseException as error:
-            _stop(getattr(service, "process", None), folder)
+            _stop(os.getpid(), watch, getattr(service, "process", None), folder)
             if not isinstance(error, self._errors):
                 raise
             raise RuntimeError(f"the browser of MiniWoB++ did not start: {_first_line(error)}") from error
         self._service = service  # its finaliser would stop the driver
         self.pid: int = service.process.pid
-        self.stop = weakref.finalize(self, _stop, service.process, folder)
+        self.stop = weakref.finalize(self, _stop, os.getpid(), watch, service.process, folder)
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         try:

@@ -106,8 +106,8 @@ class OpenEnvEnv(TextSuiteEnv):
     ## Observation Space
 
     ``Text``, cut at 100,000 characters; characters beyond Latin-1 and punctuation become question marks. An action that
-    the server refuses gets the server's error for an observation and costs the turn (``info["refused"]``).
-    ``info["observation"]`` has all fields.
+    the server refuses gets the server's error for an observation and costs the turn (``info["refused"]``, and the same
+    as ``info["malformed"]``). ``info["observation"]`` has all fields.
 
     ## Rewards
 
@@ -135,7 +135,8 @@ class OpenEnvEnv(TextSuiteEnv):
     :param action: name of the action's field that takes the message, or a function from the message to the action's
         fields; one that raises ValueError has the message refused
     :param observation: name of the observation's field that is shown, or a function from its fields to a text
-    :param success: function of the last observation's fields and the last reward
+    :param success: function of the last observation's fields and the reward that came with it; a message that is
+        refused brings none
     :param turns: turn limit
     :param timeout: seconds that an answer is waited for
     :param render_mode: ``"ansi"`` makes :meth:`render` return the transcript of the episode so far
@@ -193,7 +194,7 @@ class OpenEnvEnv(TextSuiteEnv):
             self.close()
             raise RuntimeError(f"{error}: is it running, and has it a session left?") from error
         self._reached = True
-        fields: Fields = result["observation"]
+        fields, _ = self._last = result["observation"], float(result.get("reward") or 0.0)
         return self._show(fields), {"observation": fields}
 
     def _play(self, message: str) -> tuple[str, float, bool, dict[str, Any]]:
@@ -205,13 +206,13 @@ class OpenEnvEnv(TextSuiteEnv):
         except RefusalError as error:
             text, refused = f"Refused: {error}", True
         else:
-            fields, reward, over = result["observation"], float(result.get("reward") or 0.0), bool(result.get("done"))
-            text = self._show(fields)
-        info: dict[str, Any] = {"observation": fields, "refused": refused}
+            fields, reward = self._last = result["observation"], float(result.get("reward") or 0.0)
+            text, over = self._show(fields), bool(result.get("done"))
+        info: dict[str, Any] = {"observation": fields, "refused": refused, "malformed": refused}
         done = over or self._is_last_turn
         if done:
             decide = self._success or (lambda _, last: over and last > 0)
-            info["is_success"] = bool(decide(fields, reward))
+            info["is_success"] = bool(decide(*self._last))
         return text, reward, done, info
 
     def _fields(self, message: str) -> Fields:

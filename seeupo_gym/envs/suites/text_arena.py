@@ -14,6 +14,8 @@ from seeupo_gym.envs.suites.text_suite import TextSuiteEnv
 
 # A move is looked for in this many characters from the end of a message: some patterns of the games are slow.
 READ_LENGTH = 1_000
+# Minesweeper calls it an invalid move, but the message means something.
+_MINE = "You hit a mine"
 _MOVE = re.compile(r"\[[^\[\]]*\]")
 
 INSTALL = "seeupo_gym/TextArena-v0 needs the package textarena: pip install textarena==0.7.4"
@@ -117,7 +119,8 @@ class TextArenaEnv(TextSuiteEnv):
 
     When the game is won or lost, at the second of two invalid moves in a row (in `Minesweeper` a mine is one, and
     costs no more), and at the turn limit, which is part of the task: the episode terminates and is never truncated.
-    An invalid move costs the turn. `info` then has `is_success` and `reason`, the game's last words.
+    An invalid move costs the turn; `info["malformed"]` says of every message whether it was one (a mine is none here).
+    At the end `info` has `is_success` and `reason`, the game's last words.
 
     ## Arguments
 
@@ -189,10 +192,15 @@ class TextArenaEnv(TextSuiteEnv):
             over, _ = self.game.step(move)
         shown = self._read()
         done = bool(over) or self._is_last_turn
-        if not done:
-            return "\n".join(shown), 0.0, False, {}
-        reward, reason = self._result(move) if over else self._share()
-        return "\n".join([*shown, reason]), reward, True, {"is_success": self._is_success(reason), "reason": reason}
+        reward, outcome = 0.0, {}
+        if done:
+            reward, reason = self._result(move) if over else self._share()
+            shown.append(reason)
+            outcome = {"is_success": self._is_success(reason), "reason": reason}
+        text = "\n".join(shown)
+        state = self.game.state
+        invalid = state.error_count > 0 or state.game_info[0]["invalid_move"]
+        return text, reward, done, {"malformed": bool(invalid) and _MINE not in text, **outcome}
 
     def _start(self, seed: int) -> bool:
         try:

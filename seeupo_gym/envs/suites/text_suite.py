@@ -32,7 +32,8 @@ class TextSuiteEnv(gym.Env[str, str]):
 
     If ``_begin`` or ``_play`` raises :class:`CrashError`, it is tried once more: at a step the episode is truncated,
     with reward 0 and ``info["crashed"]``, and the next reset begins anew; at a reset that is done at once. A
-    RuntimeWarning tells of it. A second crash before an episode ended regularly is a RuntimeError.
+    RuntimeWarning tells of it. A second crash before an episode ended regularly, or by a reset after a turn, is a
+    RuntimeError.
 
     :param turns: turn limit
     :param render_mode: ``"ansi"`` makes :meth:`render` return the transcript of the episode so far
@@ -102,6 +103,8 @@ class TextSuiteEnv(gym.Env[str, str]):
             seed = int(self.np_random.integers(HELD_OUT_SEED))
         if seed > self.max_seed:
             raise ValueError(f"seed must be at most {self.max_seed}, got {seed}")
+        if self._running and self._turns_taken:
+            self._crashes = 0  # somebody else has ended the episode, a TimeLimit for example
         self._running, self._turns_taken = False, 0
         while True:
             try:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -51,25 +54,25 @@ def _params_text(params: str | dict[str, int]) -> str:
     return params
 
 
-def _stop(server: Any) -> None:
+def _stop(server: Any, owner: int) -> None:
     """End a Java process and free the Python end, whatever state they are in."""
     gateway, process = server._gateway, server._gateway.java_process
-    if process.poll() is None:
-        gateway.shutdown()
-    else:
-        gateway.shutdown_callback_server()
-        gateway._gateway_client.close()
-    # Or the dead process would be told, with an error in the log, of each of its objects that Python drops later.
+    # Or Java would be told of each of its objects that Python drops from now on: if it is dead, with errors in the log.
     gateway._gateway_client.is_connected = False
-    server._obj_tree_tempfile.close()
+    if os.getpid() != owner:
+        return  # a fork of the process that Java belongs to
+    process.terminate()
     try:
-        # Java's side leaves when its input ends.
-        process.stdin.close()
         process.wait(timeout=5)
-    except (OSError, subprocess.TimeoutExpired):
+    except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    process.stdin.close()
     process.stdout.close()
+    # From here on there is nothing left to leak, and what is gone already need not be freed.
+    with contextlib.suppress(OSError):
+        gateway.shutdown_callback_server()
+        gateway._gateway_client.close()
 
 
 class JavaProcess:
@@ -97,10 +100,12 @@ class JavaProcess:
                 f"Java did not start TextWorldExpress ({type(error).__name__}: {error}): does `java -version` say 17 "
                 "or more?"
             ) from error
+        # Nobody asks for what is written to it, and a cleaner of temporary files or a fork may delete it at any time.
+        self._server._obj_tree_tempfile.close()
         # Connections are made with the limit of that time: those without one are closed.
         self._server._gateway.gateway_parameters.read_timeout = TIMEOUT
         self._server._gateway._gateway_client.close()
-        self.stop = weakref.finalize(self, _stop, self._server)
+        self.stop = weakref.finalize(self, _stop, self._server, os.getpid())
         self._process = self._server._gateway.java_process
         self.pid: int = self._process.pid
         try:
@@ -242,13 +247,19 @@ class TextWorldExpressEnv(TextSuiteEnv):
         """Start the game, and Java if it does not run."""
         if self._java is None:
             self._java = JavaProcess(self.game, self.params, self.max_turns)
-        _, state = self._java.call("reset", self._game_seed, self.fold, generateGoldPath=gold)
+        try:
+            _, state = self._java.call("reset", self._game_seed, self.fold, generateGoldPath=gold)
+        except json.JSONDecodeError as error:  # a score that is no number, for example, as there is nothing to do
+            self._clean_up()
+            raise ValueError(
+                f"{self.game} has no game for params {self.params!r} (the suite's answer is no JSON: {error})"
+            ) from error
         return dict(state)
 
     def _clean_up(self) -> None:
-        if self._java is not None:
-            self._java.stop()
-            self._java = None
+        java, self._java = self._java, None
+        if java is not None:
+            java.stop()
 
     def _text(self) -> str:
         """What the player reads; the room is told once where the reply is the room."""

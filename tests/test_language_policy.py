@@ -311,6 +311,23 @@ def test_a_loaded_model_goes_on_as_if_it_had_not_stopped(make_model, folder, tmp
     assert same(weights(whole), weights(loaded))
 
 
+def test_what_is_not_an_environment_yet_can_be_loaded_with(make_model, tmp_path):
+    model = make_model().learn(15)
+    model.save(tmp_path / "model")
+    for env in (Chatter, Chatter()):
+        loaded = SeeUPO.load(tmp_path / "model", env=env, device="cpu").learn(15)
+        loaded.set_env(Chatter if loaded.n_envs > 1 else Chatter())
+        loaded.learn(15, reset_num_timesteps=False)
+
+
+def test_parameters_of_a_file_are_those_of_the_model(make_model, tmp_path):
+    trained, other = make_model(learning_rate=1e-2).learn(15), make_model()
+    trained.save(tmp_path / "model")
+    assert not same(weights(trained), weights(other))
+    other.set_parameters(tmp_path / "model", device="cpu")
+    assert same(weights(trained), weights(other))
+
+
 def test_a_loaded_model_predicts_the_same_without_an_environment(make_model, tmp_path):
     model = make_model(learning_rate=1e-2).learn(15)
     obs = model.env.reset()

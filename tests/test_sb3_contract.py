@@ -107,9 +107,18 @@ def test_save_and_load(tmp_path, vec_env_cls):
     )
     without_env = SeeUPO.load(tmp_path / "model")
     without_env.predict(obs, None, starts)
+    with pytest.raises(ValueError, match="no environment to learn in"):
+        without_env.learn(50)
     without_env.set_env(env)
     without_env.learn(50)
     env.close()
+
+
+def test_a_model_is_loaded_with_an_id(tmp_path):
+    SeeUPO("MlpPolicy", make_vec(CHAIN, 2), **SMALL).save(tmp_path / "model")
+    loaded = SeeUPO.load(tmp_path / "model", env=CHAIN)
+    assert loaded.n_envs == loaded.env.num_envs == SMALL["n_groups"] * SMALL["group_size"]
+    loaded.learn(50)
 
 
 def test_resumed_run_goes_on_as_if_it_had_not_stopped(tmp_path):

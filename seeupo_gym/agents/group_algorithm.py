@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import pathlib
 import warnings
-import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import gymnasium as gym
@@ -28,6 +25,7 @@ from seeupo_gym.agents.checks import check_spaces, check_update_order, warn_of_m
 from seeupo_gym.agents.collection import collect_groups
 from seeupo_gym.agents.progress import ProgressBar
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
+from seeupo_gym.agents.saving import SavedAlgorithm
 from seeupo_gym.agents.sequential import UpdateSettings, sequential_update, turn_order
 from seeupo_gym.agents.staged import Stages, StageSettings
 from seeupo_gym.agents.streams import RandomStreams
@@ -46,23 +44,19 @@ from seeupo_gym.envs.vector import SeedQueue
 SelfGroupAlgorithm = TypeVar("SelfGroupAlgorithm", bound="GroupAlgorithm")
 
 
-class GroupAlgorithm(BaseAlgorithm):
+class GroupAlgorithm(SavedAlgorithm):
     """
     What :class:`~seeupo_gym.agents.SeeUPO` does; its constructor has the settings.
 
     See ``docs/architecture.md`` for how an iteration's data flows.
     """
 
-    policy: TurnPolicy
-    policy_class: Any
     rollout_buffer: GroupRolloutBuffer
     streams: RandomStreams
     stages: Stages | None
     n_turns: int | None
 
     # The settings; see SeeUPO.
-    n_groups: int
-    group_size: int
     n_epochs: int
     batch_size: int | None
     micro_batch_size: int | None
@@ -262,10 +256,11 @@ class GroupAlgorithm(BaseAlgorithm):
         :return: the trained model
         """
         iteration = 0
+        if self.env is None:
+            raise ValueError("the model has no environment to learn in: call set_env(...), or pass env=... to load")
         total_timesteps, callback = self._setup_learn(
             total_timesteps, callback, reset_num_timesteps, tb_log_name or type(self).__name__, progress_bar
         )
-        assert self.env is not None
         if self.masked != self._takes_masks_of(self.env):
             had, has = ("with", "none") if self.masked else ("without", "them")
             raise ValueError(
@@ -340,60 +335,10 @@ class GroupAlgorithm(BaseAlgorithm):
         """
         Set another training environment; see SB3.
 
-        :param env: environment with the same spaces, and the same number of environments
+        :param env: environment with the same spaces, and the same number of environments, or what the constructor
+            makes one of
         :param force_reset: whether to reset it before training
         """
-        super().set_env(env, force_reset)
+        made = self.policy_class.make_env(env, self.n_groups * self.group_size, self.policy_kwargs)
+        super().set_env(made, force_reset)
         self.starts_checked = False
-
-    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        return ["policy.optimizer"] if self.policy_class.saves_weights_itself else ["policy", "policy.optimizer"], []
-
-    def save(
-        self,
-        path: str | pathlib.Path | io.BufferedIOBase,
-        exclude: Iterable[str] | None = None,
-        include: Iterable[str] | None = None,
-    ) -> None:
-        """
-        Save the model; see SB3. A language model's trained weights are in the same archive, as safetensors.
-
-        :param path: file to write, or something like a file
-        :param exclude: attributes to leave out
-        :param include: attributes to save that are left out otherwise
-        """
-        super().save(path, exclude, include)
-        if self.policy_class.saves_weights_itself:
-            with zipfile.ZipFile(_archive(path), "a") as archive:
-                self.policy.write_weights(archive)
-
-    @classmethod
-    def load(
-        cls: type[SelfGroupAlgorithm],
-        path: str | pathlib.Path | io.BufferedIOBase,
-        *args: Any,
-        **kwargs: Any,
-    ) -> SelfGroupAlgorithm:
-        """
-        Load a model; see SB3 for the arguments.
-
-        :param path: file to read, or something like a file
-        :param args: the other arguments of SB3's method
-        :param kwargs: the other arguments of SB3's method
-        :return: the model, which goes on as the one that was saved; with ``seed=...`` its random streams begin anew
-        """
-        model = super().load(path, *args, **kwargs)
-        if "seed" in kwargs:
-            model.set_random_seed(kwargs["seed"])
-        if model.policy_class.saves_weights_itself:
-            with zipfile.ZipFile(_archive(path)) as archive:
-                model.policy.read_weights(archive)
-        return model
-
-
-def _archive(path: str | pathlib.Path | io.BufferedIOBase) -> Any:
-    """The file that SB3 reads or writes for a path: with the suffix .zip where there is none."""
-    if isinstance(path, (str, pathlib.Path)):
-        return path if pathlib.Path(path).is_file() else f"{path}.zip"
-    path.seek(0)
-    return path

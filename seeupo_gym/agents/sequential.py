@@ -87,7 +87,22 @@ class UpdateSettings:
 
 @dataclass(frozen=True)
 class TurnStats:
-    """What the update of one turn did; everything but the loss and the gradient steps is measured after it."""
+    """
+    What the update of one turn did; everything but the loss and the gradient steps is measured after it.
+
+    :param n_gradient_steps: optimizer steps that were taken
+    :param policy_loss: mean over them of what was minimised
+    :param clip_fraction: share of the ratios outside of the clip range
+    :param approx_kl: KL of the old policy to the new one, estimated from the ratios
+    :param entropy: mean entropy
+    :param factor_mean: mean of the episodes' factors F that weighted the advantages
+    :param factor_min: the smallest of them
+    :param factor_max: the largest of them
+    :param advantage_abs_mean: mean of abs(A F)
+    :param token_clip_fraction: as if the ratio were that of tokens; None: log-probabilities are not those of tokens
+    :param sequence_clip_fraction: the same, as if it were that of whole messages
+    :param reference_kl: KL to the reference policy; None: there is none
+    """
 
     n_gradient_steps: int
     policy_loss: float
@@ -100,7 +115,6 @@ class TurnStats:
     advantage_abs_mean: float
     token_clip_fraction: float | None = None
     sequence_clip_fraction: float | None = None
-    """As if the ratio were that of tokens, or that of the paper; where log-probabilities are those of tokens."""
     reference_kl: float | None = None
 
 

@@ -93,16 +93,30 @@ class TurnPolicy(BasePolicy):
         return made if bare_task_env(made) is None else cls.make_vec(env, n_episodes, policy_kwargs)
 
     def network_index(self, turn: int) -> int:
-        """Which network plays a turn (counted from 0)."""
+        """
+        Which network plays a turn.
+
+        :param turn: counted from 0
+        :return: the network's number, the last one for turns beyond it
+        """
         return min(turn, self.n_turns - 1)
 
     def turn_parameters(self, turn: int) -> list[nn.Parameter]:
-        """The parameters of the network that plays a turn."""
+        """
+        The parameters of the network that plays a turn.
+
+        :param turn: counted from 0
+        :return: those that the optimizer has
+        """
         params: list[nn.Parameter] = self.optimizer.param_groups[self.network_index(turn)]["params"]
         return params
 
     def step_optimizer(self, *turns: int) -> None:
-        """Take one optimizer step for the networks that play these turns, and for no other."""
+        """
+        Take one optimizer step for the networks that play some turns, and for no other.
+
+        :param turns: counted from 0
+        """
         groups = self.optimizer.param_groups
         self.optimizer.param_groups = [groups[index] for index in sorted({self.network_index(t) for t in turns})]
         try:
@@ -174,11 +188,20 @@ class TurnPolicy(BasePolicy):
         return ""
 
     def write_weights(self, archive: zipfile.ZipFile) -> None:
-        """Add the weights to the archive of a saved model."""
+        """
+        Add the weights to the archive of a saved model.
+
+        :param archive: open for writing
+        """
         raise NotImplementedError
 
     def read_weights(self, archive: zipfile.ZipFile) -> None:
-        """Take the weights from the archive of a saved model."""
+        """
+        Take the weights from the archive of a saved model.
+
+        :param archive: open for reading
+        :raises ValueError: if they are those of another model
+        """
         raise NotImplementedError
 
     def record(self, logger: Logger, buffer: GroupRolloutBuffer) -> None:

@@ -147,15 +147,31 @@ class Task(ABC):
 
     @abstractmethod
     def observe(self, lanes: Lanes = ALL_LANES) -> NDArray[np.float32]:
-        """Observations of the given lanes, valid after the end of an episode too; a fresh array."""
+        """
+        Observations, valid after the end of an episode too.
+
+        :param lanes: the lanes to observe
+        :return: shape (lanes, *observation shape), a fresh array
+        """
 
     def action_masks(self, lanes: Lanes = ALL_LANES) -> NDArray[np.bool_]:
-        """Which choices the environment accepts, in sb3-contrib's layout: shape (lanes, sum of choices)."""
+        """
+        Which choices the environment accepts, in sb3-contrib's layout.
+
+        :param lanes: the lanes to tell it of
+        :return: shape (lanes, sum of choices)
+        :raises AttributeError: if the task has no invalid actions
+        """
         raise AttributeError(f"{type(self).__name__} has no invalid actions")
 
     @abstractmethod
     def expert_actions(self, lanes: Lanes = ALL_LANES) -> NDArray[np.int64]:
-        """The reference expert's actions; it sees what the agent sees and what the docstring says of it."""
+        """
+        The reference expert's actions; it sees what the agent sees and what the docstring says of it.
+
+        :param lanes: the lanes to act in
+        :return: shape (lanes,) for Discrete, (lanes, components) for MultiDiscrete
+        """
 
     def optimal_value(self) -> float | None:
         """The exact expected return of an optimal policy over all seeds; None where it is not known."""
@@ -163,15 +179,33 @@ class Task(ABC):
 
     @abstractmethod
     def opening_text(self, lane: int) -> str:
-        """What a person would read at the start of the episode of this lane."""
+        """
+        What a person would read at the start of an episode.
+
+        :param lane: the lane that it is in
+        :return: printable ASCII
+        """
 
     @abstractmethod
     def action_text(self, lane: int, action: NDArray[np.int64]) -> str:
-        """What the agent writes to take an action, in the state that the lane is in; printable ASCII."""
+        """
+        What the agent writes to take an action, in the state that the lane is in.
+
+        :param lane: the lane
+        :param action: shape () or (components,)
+        :return: printable ASCII
+        """
 
     @abstractmethod
     def reply_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
-        """All that the agent reads after the turn it has just taken, also after ``NO_ACTION``; printable ASCII."""
+        """
+        All that the agent reads after the turn it has just taken, also after ``NO_ACTION``.
+
+        :param lane: the lane
+        :param action: what was done in it, shape () or (components,)
+        :param result: what the step of this lane alone gave
+        :return: printable ASCII
+        """
 
     def parse_action(self, lane: int, message: str) -> NDArray[np.int64]:
         """

@@ -58,17 +58,8 @@ def test_workers_import_what_this_process_imports(tmp_path):
     (tmp_path / "torch.py").write_text("raise SystemExit('the wrong torch')")
     long = tmp_path / ("x" * 90)
     long.mkdir()
-    command = [
-        Path(sys.executable).parent / "seeupo-gym",
-        "benchmark",
-        "--algos",
-        "a2c",
-        "--envs",
-        TRAP,
-        "--seeds",
-        "0",
-    ]
-    command += ["--steps", "64", "--evals", "1", "--episodes", "2", "--no-plots", "--out"]
+    command = [Path(sys.executable).parent / "seeupo-gym", "benchmark", "--algos", "a2c", "--envs", TRAP]
+    command += ["--seeds", "0", "--steps", "64", "--evals", "1", "--episodes", "2", "--no-plots", "--out"]
     for name, variables in (("a", {}), ("b", {"TMPDIR": str(long)})):
         done = subprocess.run(
             [*command, name], cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True, check=False

@@ -191,7 +191,7 @@ def _masked_log_probs_and_entropies(
 ) -> tuple[th.Tensor, th.Tensor | None]:
     """
     Those of each component, shape (batch, components): the numbers of sb3-contrib's maskable distributions, bit for
-    bit, without making these, which costs a fifth of training.
+    bit, without making these.
     """
     log_probs, entropies = [], []
     components = _components(sizes, params, action_masks)

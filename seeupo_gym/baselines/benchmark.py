@@ -99,10 +99,7 @@ def run_benchmark(
     jobs = plan_jobs(specs, env_ids, seeds, total_timesteps, Path(out), n_evals, n_eval_episodes, env_kwargs or {})
     if n_workers is not None and n_workers < 1:
         raise ValueError(f"n_workers must be at least 1, got {n_workers}")
-    if not overwrite:
-        check_same_settings(Path(out), [job.settings() for job in jobs])
-    missing = [job for job in jobs if overwrite or not (job.folder / RESULT_FILE).is_file()]
-    run = BenchmarkRun(kept=[job.name for job in jobs if job not in missing])
+    run = BenchmarkRun()
 
     def finished(job: Job, failure: str | None) -> None:
         if failure is None:
@@ -116,6 +113,10 @@ def run_benchmark(
                 report(f"{job.name} failed:\n{failure.rstrip()}")
 
     with _locked(Path(out)):
+        if not overwrite:
+            check_same_settings(Path(out), [job.settings() for job in jobs])
+        missing = [job for job in jobs if overwrite or not (job.folder / RESULT_FILE).is_file()]
+        run.kept = [job.name for job in jobs if job not in missing]
         bar = progress_bar(total_timesteps * len(jobs), total_timesteps * (len(jobs) - len(missing)), progress)
         try:
             Runner(missing, n_workers or min(_n_cores(), max(1, len(missing))), bar, finished).run()

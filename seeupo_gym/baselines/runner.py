@@ -141,13 +141,16 @@ def _process_class() -> type[BaseProcess]:
 @contextmanager
 def _variables(**values: str) -> Iterator[None]:
     """Environment variables of processes that are started now."""
-    before = dict(os.environ)
+    before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
         yield
     finally:
-        os.environ.clear()
-        os.environ.update(before)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _work(job: Job, connection: Connection, environment: Mapping[str, str]) -> None:

@@ -23,11 +23,11 @@ from gymnasium import spaces
 from stable_baselines3.common.utils import LinearSchedule
 
 from seeupo_gym.baselines import evaluate, get_algorithm, register_algorithm, run_benchmark
-from seeupo_gym.baselines.jobs import load_model
-from seeupo_gym.baselines.plots import plot_learning_curves
-from seeupo_gym.baselines.results import CSV_FILE, MODEL_FILE, read_json, write_json
-from seeupo_gym.envs.candidate_view import CandidateView
+from seeupo_gym.benchmark.jobs import load_model
+from seeupo_gym.benchmark.plots import plot_learning_curves
+from seeupo_gym.benchmark.results import CSV_FILE, MODEL_FILE, read_json, write_json
 from seeupo_gym.envs.suites.text_world_express import TextWorldExpressEnv
+from seeupo_gym.envs.views.candidate_view import CandidateView
 
 # Name -> the game's parameters, turn limit, and room for its commands.
 GAMES: dict[str, tuple[dict[str, int], int, int]] = {

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from seeupo_gym.agents.advantages import (
+from seeupo_gym.agents.method.advantages import (
     ADVANTAGE_ESTIMATORS,
     NORMALIZATIONS,
     discounted_returns,

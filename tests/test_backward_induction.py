@@ -16,9 +16,9 @@ from torch.distributions import Categorical, Independent, Normal
 
 from seeupo_gym import SeeUPO, make_vec
 from seeupo_gym.agents import BackwardInductionOptimizer, MultiTurnTrajectory, NonFiniteError
-from seeupo_gym.agents.advantages import ADVANTAGE_ESTIMATORS, NORMALIZATIONS
-from seeupo_gym.agents.rollout import TurnBatch
-from seeupo_gym.agents.sequential import UpdateSettings, sequential_update
+from seeupo_gym.agents.method.advantages import ADVANTAGE_ESTIMATORS, NORMALIZATIONS
+from seeupo_gym.agents.method.batches import TurnBatch
+from seeupo_gym.agents.method.sequential import UpdateSettings, sequential_update
 
 PLAIN = dict(optimizer_class=th.optim.SGD, learning_rate=1.0, n_epochs=1, max_grad_norm=None)
 

@@ -20,7 +20,7 @@ from sb3_contrib import TRPO, MaskablePPO, RecurrentPPO
 from stable_baselines3 import A2C, PPO
 
 from seeupo_gym import SeeUPO
-from seeupo_gym.agents.threads import one_torch_thread
+from seeupo_gym.agents.method.threads import one_torch_thread
 from seeupo_gym.baselines import (
     GRPO,
     GSPO,
@@ -28,20 +28,20 @@ from seeupo_gym.baselines import (
     RLOO,
     REINFORCEPlusPlus,
     algorithm_names,
-    benchmark,
     evaluate,
     get_algorithm,
     plot_learning_curves,
     register_algorithm,
     run_benchmark,
-    runner,
 )
-from seeupo_gym.baselines import results as results_module
-from seeupo_gym.baselines.jobs import Job, load_model, run_job
-from seeupo_gym.baselines.plots import learning_curve_figure
 from seeupo_gym.baselines.registry import check_env, env_name, policy_for, unregister_algorithm
-from seeupo_gym.baselines.results import COLUMNS, SettingsDifferError, read_rows, write_atomically
-from seeupo_gym.baselines.watch import describe_policy
+from seeupo_gym.benchmark import results as results_module
+from seeupo_gym.benchmark import run as benchmark
+from seeupo_gym.benchmark import runner
+from seeupo_gym.benchmark.jobs import Job, load_model, run_job
+from seeupo_gym.benchmark.plots import learning_curve_figure
+from seeupo_gym.benchmark.results import COLUMNS, SettingsDifferError, read_rows, write_atomically
+from seeupo_gym.benchmark.watch import describe_policy
 from seeupo_gym.envs.reference import reference_scores
 from seeupo_gym.envs.task import HELD_OUT_SEED
 from seeupo_gym.envs.vector import TaskVecEnv, make_vec

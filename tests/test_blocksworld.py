@@ -6,9 +6,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from seeupo_gym.envs.blocksworld import LEVELS, Blocksworld
-from seeupo_gym.envs.blocksworld_tables import tables
 from seeupo_gym.envs.task import NO_ACTION
+from seeupo_gym.envs.tasks.blocksworld import LEVELS, Blocksworld
+from seeupo_gym.envs.tasks.blocksworld_tables import tables
 
 ENV_ID = "seeupo_gym/Blocksworld-v0"
 A, B, C, D = range(4)

@@ -14,8 +14,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from seeupo_gym import SeeUPO
 from seeupo_gym.agents import CandidateActorCriticPolicy, CandidatePolicy, MultiInputPolicy
-from seeupo_gym.agents.candidates import CandidateScorer, has_candidates
-from seeupo_gym.agents.threads import one_torch_thread
+from seeupo_gym.agents.method.threads import one_torch_thread
+from seeupo_gym.agents.policies.candidates import CandidateScorer, has_candidates
 from seeupo_gym.baselines.critic_free import GRPO
 from seeupo_gym.baselines.registry import policy_for
 

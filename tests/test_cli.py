@@ -11,10 +11,10 @@ import gymnasium as gym
 import pytest
 import torch
 
-from seeupo_gym.baselines.cli import main, parse_pairs
 from seeupo_gym.baselines.presets import PRESETS
 from seeupo_gym.baselines.registry import get_algorithm
-from seeupo_gym.baselines.tables import format_table
+from seeupo_gym.benchmark.tables import format_table
+from seeupo_gym.cli import main, parse_pairs
 from seeupo_gym.envs import ENV_IDS
 
 TRAP, TOOLS = "seeupo_gym/CoordinationTrap-v0", "seeupo_gym/ToolChain-v0"
@@ -109,7 +109,7 @@ def test_what_an_interrupted_training_learned_is_kept(capsys, tmp_path, monkeypa
             raise KeyboardInterrupt
         return True
 
-    monkeypatch.setattr("seeupo_gym.baselines.jobs.EvaluationCallback._on_step", interrupt)
+    monkeypatch.setattr("seeupo_gym.benchmark.jobs.EvaluationCallback._on_step", interrupt)
     train = ["train", "seeupo", TRAP, "--steps", 400, "--out", tmp_path, "--no-progress", *SMALL]
     code, _, err = call(capsys, *train)
     model = tmp_path / "CoordinationTrap-v0/seeupo/seed_0/model_so_far.zip"
@@ -222,7 +222,7 @@ def test_the_reader_may_stop_reading():
 
 
 def test_a_terminal_may_lack_characters():
-    code = "from seeupo_gym.baselines import cli; cli._envs = lambda a: print(chr(177)); cli.main(['envs'])"
+    code = "from seeupo_gym import cli; cli._envs = lambda a: print(chr(177)); cli.main(['envs'])"
     ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run([sys.executable, "-c", code], env=ascii_only, capture_output=True, check=True)
     assert done.stdout == b"?\n"
@@ -249,8 +249,8 @@ def test_presets_name_things_that_exist():
 
 
 def test_the_module_can_be_run_and_help_does_not_load_torch():
-    code = "import sys; from seeupo_gym.baselines.cli import main; main(['--help']); print('torch' in sys.modules)"
+    code = "import sys; from seeupo_gym.cli import main; main(['--help']); print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] == "False"
-    command = [sys.executable, "-m", "seeupo_gym.baselines", "--help"]
+    command = [sys.executable, "-m", "seeupo_gym", "--help"]
     assert "benchmark" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

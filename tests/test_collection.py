@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNorm
 
 from seeupo_gym import SeedQueue, SeeUPO, make_vec
 from seeupo_gym.agents import NonFiniteError
-from seeupo_gym.agents.advantages import discounted_returns
+from seeupo_gym.agents.method.advantages import discounted_returns
 
 CHAIN = "seeupo_gym/ContextChain-v0"
 

@@ -7,9 +7,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from seeupo_gym.envs.deadline_planner import LEVELS, DeadlinePlanner, DeadlinePlannerEnv
-from seeupo_gym.envs.deadline_planner_search import HOLD_UP, Jobs, look_ahead, serve_values
 from seeupo_gym.envs.task import HELD_OUT_SEED, NO_ACTION
+from seeupo_gym.envs.tasks.deadline_planner import LEVELS, DeadlinePlanner, DeadlinePlannerEnv
+from seeupo_gym.envs.tasks.deadline_planner_search import HOLD_UP, Jobs, look_ahead, serve_values
 
 ENV_ID = "seeupo_gym/DeadlinePlanner-v0"
 A, B, C, D, E, PLAN, WAIT = range(7)

@@ -22,7 +22,7 @@ from seeupo_gym.envs import ENV_IDS
 from seeupo_gym.envs.messages import MessageError
 from seeupo_gym.envs.reference import expert_policy, measure
 from seeupo_gym.envs.task import HELD_OUT_SEED, MAX_SEED, NO_ACTION
-from seeupo_gym.envs.text_view import TextView
+from seeupo_gym.envs.views.text_view import TextView
 
 
 def variants():

@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
-from seeupo_gym.envs import ENV_IDS, context_chain, register_envs
-from seeupo_gym.envs.context_chain import ContextChain
+from seeupo_gym.envs import ENV_IDS, register_envs
 from seeupo_gym.envs.task import HELD_OUT_SEED, Task
-from seeupo_gym.envs.tool_chain import NEEDS_INPUT, NONE, NOT_FOUND, OK, REFUSED, TIMEOUT, ToolChain
-from seeupo_gym.envs.tool_chain_world import LEVELS, TOOLS, TYPES, paths
+from seeupo_gym.envs.tasks import context_chain
+from seeupo_gym.envs.tasks.context_chain import ContextChain
+from seeupo_gym.envs.tasks.tool_chain import NEEDS_INPUT, NONE, NOT_FOUND, OK, REFUSED, TIMEOUT, ToolChain
+from seeupo_gym.envs.tasks.tool_chain_world import LEVELS, TOOLS, TYPES, paths
 
 TRAP, CHAIN, TOOL = ENV_IDS[:3]
 VARIANTS = [

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from seeupo_gym.envs.counter_rng import uniform
-from seeupo_gym.envs.garnet_tree import _MOVE, LEVELS, GarnetTree, GarnetTreeEnv, Size, garnet, subsets, town
 from seeupo_gym.envs.task import NO_ACTION
-from seeupo_gym.envs.text_view import TextView
+from seeupo_gym.envs.tasks.garnet_tree import _MOVE, LEVELS, GarnetTree, GarnetTreeEnv, Size, garnet, subsets, town
+from seeupo_gym.envs.views.text_view import TextView
 
 GARNET = "seeupo_gym/GarnetTree-v0"
 RED, BLUE = 0, 1

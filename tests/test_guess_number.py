@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seeupo_gym.envs.guess_number import HIGHER, LATE_COST, LEVELS, LOWER, GuessNumber
 from seeupo_gym.envs.messages import MessageError
 from seeupo_gym.envs.task import NO_ACTION
-from seeupo_gym.envs.text_view import TextView
+from seeupo_gym.envs.tasks.guess_number import HIGHER, LATE_COST, LEVELS, LOWER, GuessNumber
+from seeupo_gym.envs.views.text_view import TextView
 
 ID = "seeupo_gym/GuessNumber-v0"
 

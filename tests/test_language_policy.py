@@ -16,7 +16,7 @@ pytest.importorskip("peft")
 from seeupo_gym import SeeUPO  # noqa: E402
 from seeupo_gym.agents import NonFiniteError  # noqa: E402
 from seeupo_gym.agents.language import CausalLMPolicy, make_chat_vec, tiny  # noqa: E402
-from seeupo_gym.agents.networks import select_rows  # noqa: E402
+from seeupo_gym.agents.method.batches import select_rows  # noqa: E402
 from seeupo_gym.baselines import GRPO, GSPO, RLOO, evaluate  # noqa: E402
 from seeupo_gym.envs import TextView  # noqa: E402
 

@@ -25,10 +25,10 @@ from seeupo_gym.agents.language.loading import (
     stop_token_ids,
 )
 from seeupo_gym.agents.language.tiny import build, collect_texts
-from seeupo_gym.agents.turns import find_horizon, observed_turns
+from seeupo_gym.agents.policies.turns import find_horizon, observed_turns
 from seeupo_gym.envs import ENTRY_POINTS, NAMESPACE
 from seeupo_gym.envs.episodes import EpisodeLanes
-from seeupo_gym.envs.text_view import TextView
+from seeupo_gym.envs.views.text_view import TextView
 
 transformers = pytest.importorskip("transformers")
 

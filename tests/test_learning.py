@@ -3,7 +3,7 @@
 import pytest
 
 from seeupo_gym import SeeUPO, make_vec
-from seeupo_gym.baselines.evaluation import evaluate
+from seeupo_gym.benchmark.evaluation import evaluate
 
 TRAP = "seeupo_gym/CoordinationTrap-v0"
 CHAIN = "seeupo_gym/ContextChain-v0"

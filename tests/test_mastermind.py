@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seeupo_gym.envs.mastermind import FEWEST_GUESSES, LEVELS, Mastermind
-from seeupo_gym.envs.mastermind_codes import all_codes, feedback_table, minimax_guess
 from seeupo_gym.envs.messages import MessageError
 from seeupo_gym.envs.task import NO_ACTION
-from seeupo_gym.envs.text_view import TextView
+from seeupo_gym.envs.tasks.mastermind import FEWEST_GUESSES, LEVELS, Mastermind
+from seeupo_gym.envs.tasks.mastermind_codes import all_codes, feedback_table, minimax_guess
+from seeupo_gym.envs.views.text_view import TextView
 
 ID = "seeupo_gym/Mastermind-v0"
 RED, GREEN, BLUE, YELLOW, ORANGE, PURPLE = range(6)

@@ -4,7 +4,7 @@ import gymnasium as gym
 import pytest
 
 from seeupo_gym.envs.messages import plain
-from seeupo_gym.envs.text_view import TextView
+from seeupo_gym.envs.views.text_view import TextView
 
 
 def play(name, *messages, seed=0, **kwargs):

@@ -5,7 +5,7 @@ import torch as th
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seeupo_gym.agents.objective import clipped_surrogate, kl_divergence, log_importance_ratio, update_factor
+from seeupo_gym.agents.method.objective import clipped_surrogate, kl_divergence, log_importance_ratio, update_factor
 
 
 def test_ratio_is_the_quotient_of_probabilities():

@@ -11,7 +11,7 @@ from stable_baselines3.common.torch_layers import NatureCNN
 
 from seeupo_gym import SeeUPO
 from seeupo_gym.agents import CnnPolicy, MlpPolicy, MultiInputPolicy, SeeUPOPolicy
-from seeupo_gym.agents.networks import sample
+from seeupo_gym.agents.policies.distributions import sample
 
 ACTION_SPACES = {
     "box": spaces.Box(-1, 1, (2,), np.float32),

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from seeupo_gym import make_vec
-from seeupo_gym.agents.turns import find_horizon
-from seeupo_gym.baselines.cli import main
+from seeupo_gym.agents.policies.turns import find_horizon
 from seeupo_gym.baselines.presets import PRESETS
 from seeupo_gym.baselines.registry import get_algorithm, missing_packages
+from seeupo_gym.cli import main
 
 REAL = PRESETS["real"]
 LAKE, ABSENT = "FrozenLake-v1", "test_real/Absent-v0"

@@ -9,8 +9,6 @@ import pytest
 
 from seeupo_gym import make_vec
 from seeupo_gym.envs import ENV_IDS, page, reference
-from seeupo_gym.envs.context_chain import ContextChain
-from seeupo_gym.envs.coordination_trap import CoordinationTrap
 from seeupo_gym.envs.reference import (
     REFERENCE_SCORES,
     ReferenceScores,
@@ -22,6 +20,8 @@ from seeupo_gym.envs.reference import (
     reference_scores,
 )
 from seeupo_gym.envs.task import NO_ACTION
+from seeupo_gym.envs.tasks.context_chain import ContextChain
+from seeupo_gym.envs.tasks.coordination_trap import CoordinationTrap
 
 TRAP, CHAIN, TOOL = ENV_IDS[:3]
 PAGE = Path(__file__).parents[1] / "docs" / "environments.md"

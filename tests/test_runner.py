@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from seeupo_gym.baselines import run_benchmark
-from seeupo_gym.baselines.benchmark import _locked
-from seeupo_gym.baselines.results import read_rows
+from seeupo_gym.benchmark.results import read_rows
+from seeupo_gym.benchmark.run import _locked
 
 TRAP = "seeupo_gym/CoordinationTrap-v0"
 QUICK = {
@@ -71,7 +71,7 @@ def test_workers_import_what_this_process_imports(tmp_path):
 def test_ctrl_c_while_workers_start_is_one_line(tmp_path):
     # What a shell starts in the background ignores Ctrl-C, and hands that on.
     listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    main = "from seeupo_gym.baselines.cli import main; raise SystemExit(main())"
+    main = "from seeupo_gym.cli import main; raise SystemExit(main())"
     arguments = ["benchmark", "--algos", "a2c", "--envs", TRAP, "--no-plots", "--out", tmp_path]
     command = [sys.executable, "-c", f"{listen}; {main}", *arguments]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)

@@ -5,9 +5,10 @@ import pytest
 import torch as th
 from gymnasium import spaces
 
-from seeupo_gym.agents import NonFiniteError, SeeUPOPolicy, sequential
-from seeupo_gym.agents.rollout import TurnBatch
-from seeupo_gym.agents.sequential import UpdateSettings, clip_gradients, sequential_update, turn_order
+from seeupo_gym.agents import NonFiniteError, SeeUPOPolicy
+from seeupo_gym.agents.method import sequential
+from seeupo_gym.agents.method.batches import TurnBatch
+from seeupo_gym.agents.method.sequential import UpdateSettings, clip_gradients, sequential_update, turn_order
 
 N_ACTIONS = 3
 LEARNING_RATE = 1.0

@@ -9,11 +9,11 @@ from stable_baselines3.common.callbacks import BaseCallback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from seeupo_gym import SeeUPO, make_vec
-from seeupo_gym.agents.staged import Stages, StageSettings, act_in_stage
+from seeupo_gym.agents.method.staged import Stages, StageSettings, act_in_stage
 from seeupo_gym.baselines import get_algorithm
-from seeupo_gym.baselines.cli import main
-from seeupo_gym.baselines.evaluation import evaluate, stage_note
-from seeupo_gym.baselines.jobs import Job, run_job, save_model
+from seeupo_gym.benchmark.evaluation import evaluate, stage_note
+from seeupo_gym.benchmark.jobs import Job, run_job, save_model
+from seeupo_gym.cli import main
 
 TRAP = "seeupo_gym/CoordinationTrap-v0"
 TOOLS = "seeupo_gym/ToolChain-v0"

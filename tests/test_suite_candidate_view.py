@@ -11,8 +11,8 @@ pytest.importorskip("sklearn")
 
 from seeupo_gym import SeeUPO
 from seeupo_gym.agents import CandidateActorCriticPolicy
-from seeupo_gym.agents.threads import one_torch_thread
-from seeupo_gym.envs.candidate_view import CandidateView, HashedText
+from seeupo_gym.agents.method.threads import one_torch_thread
+from seeupo_gym.envs.views.candidate_view import CandidateView, HashedText
 
 ROOMS = [["take key", "go north"], ["open door"], ["go east", "go west", "look"]]
 

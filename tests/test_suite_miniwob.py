@@ -21,9 +21,9 @@ pytest.importorskip("sklearn")
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 from seeupo_gym import SeeUPO
-from seeupo_gym.envs.candidate_view import CandidateView
 from seeupo_gym.envs.suites.miniwob import MiniWoBEnv
 from seeupo_gym.envs.suites.miniwob_browser import Browser, find_programs
+from seeupo_gym.envs.views.candidate_view import CandidateView
 
 
 @pytest.fixture(scope="module")
@@ -500,7 +500,7 @@ def test_the_browser_ends_with_the_environment():
 START = """
 import signal
 from stable_baselines3.common.vec_env import SubprocVecEnv
-from seeupo_gym.envs.candidate_view import CandidateView
+from seeupo_gym.envs.views.candidate_view import CandidateView
 from seeupo_gym.envs.suites.miniwob import MiniWoBEnv
 
 class Env(MiniWoBEnv):

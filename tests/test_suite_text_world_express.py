@@ -409,7 +409,7 @@ def test_global_generators_are_left_alone(coin):
 
 
 def make_view():
-    from seeupo_gym.envs.candidate_view import CandidateView
+    from seeupo_gym.envs.views.candidate_view import CandidateView
 
     return CandidateView(TextWorldExpressEnv("coin", EASY_COIN, turns=6), n_candidates=8, n_features=32)
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch as th
 
-from seeupo_gym.agents import objective
-from seeupo_gym.baselines.cli import main
+from seeupo_gym.agents.method import objective
+from seeupo_gym.cli import main
 from seeupo_gym.theory import report, rows_gradients
 from seeupo_gym.theory.bandits import (
     LOTTERY,

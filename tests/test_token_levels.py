@@ -5,9 +5,9 @@ import pytest
 import torch as th
 
 from seeupo_gym import SeeUPO
-from seeupo_gym.agents.objective import at_ratio_level, mean_over_tokens
-from seeupo_gym.agents.rollout import TurnBatch
-from seeupo_gym.agents.sequential import UpdateSettings, sequential_update
+from seeupo_gym.agents.method.batches import TurnBatch
+from seeupo_gym.agents.method.objective import at_ratio_level, mean_over_tokens
+from seeupo_gym.agents.method.sequential import UpdateSettings, sequential_update
 
 N, TOKENS, WORDS = 10, 4, 5
 

@@ -8,7 +8,7 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from seeupo_gym import SeeUPO, make_vec
-from seeupo_gym.envs.info_action_mask import InfoActionMask
+from seeupo_gym.envs.views.info_action_mask import InfoActionMask
 
 SETTINGS = dict(n_groups=2, group_size=4, n_epochs=1, turn_policies="shared", seed=0)
 

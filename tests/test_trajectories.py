@@ -9,7 +9,7 @@ import pytest
 import torch as th
 
 from seeupo_gym.agents import BackwardInductionOptimizer, MultiTurnTrajectory, train_multi_turn_agent
-from seeupo_gym.agents.advantages import ADVANTAGE_ESTIMATORS, NORMALIZATIONS
+from seeupo_gym.agents.method.advantages import ADVANTAGE_ESTIMATORS, NORMALIZATIONS
 
 ROOT = Path(__file__).parent.parent
 N_STATES, N_ACTIONS = 3, 3

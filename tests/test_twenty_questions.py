@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from seeupo_gym.envs.task import HELD_OUT_SEED, NO_ACTION
-from seeupo_gym.envs.twenty_questions import ATTRIBUTES, LEVELS, OBJECTS, TURN_COST, Level, TwentyQuestions
+from seeupo_gym.envs.tasks.twenty_questions import ATTRIBUTES, LEVELS, OBJECTS, TURN_COST, Level, TwentyQuestions
 
 ENV_ID = "seeupo_gym/TwentyQuestions-v0"
 FLY, SWIM, CLIMB, DIG, SING, GLOW, PEBBLE, CLOVER, BISCUIT, JUNIPER, MARBLE, NUTMEG = range(12)

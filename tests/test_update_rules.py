@@ -10,11 +10,11 @@ from stable_baselines3.common.utils import FloatSchedule
 
 from seeupo_gym import SeeUPO, make_vec
 from seeupo_gym.agents import NonFiniteError, SeeUPOPolicy
-from seeupo_gym.agents.networks import n_components
-from seeupo_gym.agents.rollout import TurnBatch
-from seeupo_gym.agents.sequential import UpdateSettings, sequential_update
-from seeupo_gym.agents.trust_region import CG_DAMPING, natural_gradient_step
-from seeupo_gym.agents.update_rules import surrogate
+from seeupo_gym.agents.method.batches import TurnBatch
+from seeupo_gym.agents.method.sequential import UpdateSettings, sequential_update
+from seeupo_gym.agents.method.trust_region import CG_DAMPING, natural_gradient_step
+from seeupo_gym.agents.method.update_rules import surrogate
+from seeupo_gym.agents.policies.distributions import n_components
 
 TRAP = "seeupo_gym/CoordinationTrap-v0"
 TOOLS = "seeupo_gym/ToolChain-v0"

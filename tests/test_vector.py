@@ -14,9 +14,9 @@ from seeupo_gym import SeedQueue, make_vec
 from seeupo_gym.envs import ENV_IDS
 from seeupo_gym.envs.episodes import NO_EPISODE, EpisodeLanes
 from seeupo_gym.envs.task import HELD_OUT_SEED
-from seeupo_gym.envs.text_view import TextView
-from seeupo_gym.envs.tool_chain import ToolChainEnv
+from seeupo_gym.envs.tasks.tool_chain import ToolChainEnv
 from seeupo_gym.envs.vector import TaskVecEnv
+from seeupo_gym.envs.views.text_view import TextView
 
 TRAP, CHAIN, TOOL = ENV_IDS[:3]
 VARIANTS = [

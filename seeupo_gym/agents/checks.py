@@ -11,11 +11,11 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from seeupo_gym.agents.advantages import ADVANTAGE_ESTIMATORS, NORMALIZATIONS
-from seeupo_gym.agents.networks import NonFiniteError
-from seeupo_gym.agents.sequential import UPDATE_ORDERS
-from seeupo_gym.agents.staged import SCHEDULES, StageSettings
-from seeupo_gym.agents.update_rules import UPDATE_RULES
+from seeupo_gym.agents.method.advantages import ADVANTAGE_ESTIMATORS, NORMALIZATIONS
+from seeupo_gym.agents.method.errors import NonFiniteError
+from seeupo_gym.agents.method.sequential import UPDATE_ORDERS
+from seeupo_gym.agents.method.staged import SCHEDULES, StageSettings
+from seeupo_gym.agents.method.update_rules import UPDATE_RULES
 
 _AT_LEAST_ONE = ("n_groups", "n_epochs", "batch_size", "micro_batch_size", "max_turns")
 _POSITIVE = ("advantage_clip", "target_kl", "max_grad_norm")

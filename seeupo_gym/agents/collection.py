@@ -13,9 +13,9 @@ from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
 from seeupo_gym.agents.checks import StartCheck, check_finite, check_masks
+from seeupo_gym.agents.method.staged import act_in_stage
+from seeupo_gym.agents.policies.turns import observed_turns
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
-from seeupo_gym.agents.staged import act_in_stage
-from seeupo_gym.agents.turns import observed_turns
 from seeupo_gym.envs.episodes import EpisodeLanes
 from seeupo_gym.envs.task import Lanes
 from seeupo_gym.envs.vector import TaskVecEnv

@@ -20,16 +20,18 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedul
 from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from seeupo_gym.agents.advantages import discounted_returns, estimate_advantages
 from seeupo_gym.agents.checks import check_spaces, check_update_order, warn_of_many_networks
 from seeupo_gym.agents.collection import collect_groups
+from seeupo_gym.agents.method.advantages import discounted_returns, estimate_advantages
+from seeupo_gym.agents.method.sequential import UpdateSettings, sequential_update, turn_order
+from seeupo_gym.agents.method.staged import Stages, StageSettings
+from seeupo_gym.agents.method.threads import SMALL_MATRIX, one_torch_thread
+from seeupo_gym.agents.policies.turn_policy import TurnPolicy
+from seeupo_gym.agents.policies.turns import find_horizon
 from seeupo_gym.agents.progress import ProgressBar
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
 from seeupo_gym.agents.saving import SavedAlgorithm
-from seeupo_gym.agents.sequential import UpdateSettings, sequential_update, turn_order
-from seeupo_gym.agents.staged import Stages, StageSettings
 from seeupo_gym.agents.streams import RandomStreams
-from seeupo_gym.agents.threads import SMALL_MATRIX, one_torch_thread
 from seeupo_gym.agents.turn_logging import (
     record_hparams,
     record_progress,
@@ -37,8 +39,6 @@ from seeupo_gym.agents.turn_logging import (
     record_turn_stats,
     write_layout,
 )
-from seeupo_gym.agents.turn_policy import TurnPolicy
-from seeupo_gym.agents.turns import find_horizon
 from seeupo_gym.envs.vector import SeedQueue
 
 SelfGroupAlgorithm = TypeVar("SelfGroupAlgorithm", bound="GroupAlgorithm")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stable_baselines3.common.callbacks import ProgressBarCallback
 
-from seeupo_gym.agents.turn_policy import TurnPolicy
+from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 
 
 class ProgressBar(ProgressBarCallback):

@@ -4,42 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.type_aliases import PyTorchObs
 
-from seeupo_gym.agents.networks import select_rows
-
-
-class TurnBatch(NamedTuple):
-    """The pool D_t: one row for each episode that reached turn t."""
-
-    observations: PyTorchObs
-    actions: th.Tensor
-    log_probs: th.Tensor
-    """Recorded at collection, under theta_k; shape (batch,), or (batch, tokens) for one ratio per token."""
-    episodes: th.Tensor
-    """Index of each row's episode; no episode occurs twice."""
-    action_masks: th.Tensor | None
-    token_mask: th.Tensor | None = None
-    """Which tokens each action has, shape (batch, tokens); None: all of them."""
-    reference_log_probs: th.Tensor | None = None
-    """Of the tokens under the reference policy, shape (batch, tokens), where the update has a penalty for it."""
-
-    def rows(self, rows: th.Tensor) -> TurnBatch:
-        """Take some rows, with all that belongs to them."""
-        return TurnBatch(
-            select_rows(self.observations, rows),
-            self.actions[rows],
-            self.log_probs[rows],
-            self.episodes[rows],
-            None if self.action_masks is None else self.action_masks[rows],
-            None if self.token_mask is None else self.token_mask[rows],
-            None if self.reference_log_probs is None else self.reference_log_probs[rows],
-        )
+from seeupo_gym.agents.method.batches import TurnBatch
 
 
 class GroupRolloutBuffer:

@@ -12,7 +12,7 @@ import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 
-from seeupo_gym.agents.turn_policy import TurnPolicy
+from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 
 SelfSavedAlgorithm = TypeVar("SelfSavedAlgorithm", bound="SavedAlgorithm")
 _File = str | pathlib.Path | io.BufferedIOBase

@@ -9,11 +9,11 @@ import torch as th
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-from seeupo_gym.agents.candidates import CandidatePolicy
 from seeupo_gym.agents.checks import check_settings
 from seeupo_gym.agents.group_algorithm import GroupAlgorithm
-from seeupo_gym.agents.policies import CnnPolicy, MlpPolicy, MultiInputPolicy
-from seeupo_gym.agents.turn_policy import TurnPolicy
+from seeupo_gym.agents.policies.candidates import CandidatePolicy
+from seeupo_gym.agents.policies.network_policies import CnnPolicy, MlpPolicy, MultiInputPolicy
+from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 
 
 class SeeUPO(GroupAlgorithm):
@@ -44,7 +44,7 @@ class SeeUPO(GroupAlgorithm):
     :param clip_range_high: upper clip range, if it is to differ from ``clip_range``; a float or a function
     :param factor_clip: clip range (delta) of the factor that carries updated turns over to the next one
     :param advantage_estimator: "group_mean" (GRAE), "leave_one_out", or "reward_to_go" of each turn, against the
-        members that reached it; see :func:`~seeupo_gym.agents.advantages.estimate_advantages`
+        members that reached it; see :func:`~seeupo_gym.agents.method.advantages.estimate_advantages`
     :param normalize_advantage: "batch", "group" (as in GRPO; breaks the guarantee) or "none"
     :param advantage_clip: bound of the advantages' absolute value, for example 3; None: none
     :param ratio_level: importance ratio of an action with several components: "joint" (their product),
@@ -54,7 +54,7 @@ class SeeUPO(GroupAlgorithm):
     :param update_rule: what a turn maximises: "clip" (the clipped surrogate), "reinforce" (the policy gradient
         without a ratio; one pass, whatever ``n_epochs`` is), "kl_penalty" (``rho * M`` less ``kl_coef`` times the
         KL) or "trust_region" (one natural-gradient step with a line search within ``target_kl``); see
-        :func:`~seeupo_gym.agents.update_rules.surrogate`
+        :func:`~seeupo_gym.agents.method.update_rules.surrogate`
     :param ent_coef: coefficient of the entropy bonus, or a function of the remaining progress; as advantages have
         a standard deviation of 1, it takes 0.1 or more to keep turns exploring that wait for others to improve
         (see docs/benchmarks.md)
@@ -73,7 +73,7 @@ class SeeUPO(GroupAlgorithm):
         loss, no factors), or a permutation of the turns, first to last
     :param schedule: "sweep" (every iteration updates all turns) or "staged" (the last turn is trained first, from
         states that exploratory actions lead to; then it is frozen, and the turn before is trained, and so on)
-    :param schedule_kwargs: for "staged"; see :class:`~seeupo_gym.agents.staged.StageSettings`
+    :param schedule_kwargs: for "staged"; see :class:`~seeupo_gym.agents.method.staged.StageSettings`
     :param independent_noise: reseed the transitions for each member of a group; by default its members share
         them, which is a valid baseline with less variance
     :param use_masking: use the environment's ``action_masks()`` if it has them

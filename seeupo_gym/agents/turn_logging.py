@@ -12,8 +12,8 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import HParam, Logger, TensorBoardOutputFormat
 from stable_baselines3.common.utils import safe_mean
 
-from seeupo_gym.agents.sequential import TurnStats
-from seeupo_gym.agents.staged import Stages
+from seeupo_gym.agents.method.sequential import TurnStats
+from seeupo_gym.agents.method.staged import Stages
 
 MAX_LOGGED_TURNS = 20
 TURN_SCALARS = ("policy_loss", "clip_fraction", "approx_kl", "entropy", "factor_mean", "advantage_abs_mean")

@@ -6,28 +6,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seeupo_gym.baselines.benchmark import BenchmarkRun, run_benchmark
     from seeupo_gym.baselines.critic_free import GRPO, GSPO, REINFORCE, RLOO, REINFORCEPlusPlus
-    from seeupo_gym.baselines.evaluation import Evaluation, evaluate
-    from seeupo_gym.baselines.plots import plot_learning_curves
     from seeupo_gym.baselines.registry import AlgorithmSpec, algorithm_names, get_algorithm, register_algorithm
+    from seeupo_gym.benchmark.evaluation import Evaluation, evaluate
+    from seeupo_gym.benchmark.plots import plot_learning_curves
+    from seeupo_gym.benchmark.run import BenchmarkRun, run_benchmark
 
 # Imported on first use, so that the command line answers "--help" without loading torch.
 _LAZY = {
-    "AlgorithmSpec": "registry",
-    "BenchmarkRun": "benchmark",
-    "Evaluation": "evaluation",
-    "GRPO": "critic_free",
-    "GSPO": "critic_free",
-    "REINFORCE": "critic_free",
-    "REINFORCEPlusPlus": "critic_free",
-    "RLOO": "critic_free",
-    "algorithm_names": "registry",
-    "evaluate": "evaluation",
-    "get_algorithm": "registry",
-    "plot_learning_curves": "plots",
-    "register_algorithm": "registry",
-    "run_benchmark": "benchmark",
+    "AlgorithmSpec": "baselines.registry",
+    "BenchmarkRun": "benchmark.run",
+    "Evaluation": "benchmark.evaluation",
+    "GRPO": "baselines.critic_free",
+    "GSPO": "baselines.critic_free",
+    "REINFORCE": "baselines.critic_free",
+    "REINFORCEPlusPlus": "baselines.critic_free",
+    "RLOO": "baselines.critic_free",
+    "algorithm_names": "baselines.registry",
+    "evaluate": "benchmark.evaluation",
+    "get_algorithm": "baselines.registry",
+    "plot_learning_curves": "benchmark.plots",
+    "register_algorithm": "baselines.registry",
+    "run_benchmark": "benchmark.run",
 }
 
 __all__ = [
@@ -51,4 +51,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    return getattr(import_module(f"seeupo_gym.{_LAZY[name]}"), name)

@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 
 from stable_baselines3.common.type_aliases import GymEnv
 
+from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 from seeupo_gym.agents.seeupo import SeeUPO
-from seeupo_gym.agents.turn_policy import TurnPolicy
 
 # What all of them are: the papers know one policy and one loss, without an order of turns.
 _ONE_LOSS = {"update_order": "simultaneous", "schedule": "sweep"}

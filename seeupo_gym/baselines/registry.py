@@ -23,7 +23,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space
 
-from seeupo_gym.agents.candidates import CandidateActorCriticPolicy, has_candidates
+from seeupo_gym.agents.policies.candidates import CandidateActorCriticPolicy, has_candidates
 from seeupo_gym.envs.vector import make_vec
 
 AUTO = "auto"

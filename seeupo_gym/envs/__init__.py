@@ -3,7 +3,7 @@
 import gymnasium as gym
 
 from seeupo_gym.envs.suites import RECIPES, SUITE_ENTRY_POINTS
-from seeupo_gym.envs.text_view import TextView
+from seeupo_gym.envs.views.text_view import TextView
 
 __all__ = ["ENTRY_POINTS", "ENV_IDS", "NAMESPACE", "TextView", "register_envs"]
 
@@ -11,17 +11,17 @@ NAMESPACE = "seeupo_gym"
 
 # Name -> entry point; the environment classes are imported when one is made.
 ENTRY_POINTS = {
-    "CoordinationTrap-v0": "seeupo_gym.envs.coordination_trap:CoordinationTrapEnv",
-    "ContextChain-v0": "seeupo_gym.envs.context_chain:ContextChainEnv",
-    "ToolChain-v0": "seeupo_gym.envs.tool_chain:ToolChainEnv",
-    "GarnetTree-v0": "seeupo_gym.envs.garnet_tree:GarnetTreeEnv",
-    "SlotDialogue-v0": "seeupo_gym.envs.slot_dialogue:SlotDialogueEnv",
-    "WebNav-v0": "seeupo_gym.envs.web_nav:WebNavEnv",
-    "GuessNumber-v0": "seeupo_gym.envs.guess_number:GuessNumberEnv",
-    "Mastermind-v0": "seeupo_gym.envs.mastermind:MastermindEnv",
-    "TwentyQuestions-v0": "seeupo_gym.envs.twenty_questions:TwentyQuestionsEnv",
-    "DeadlinePlanner-v0": "seeupo_gym.envs.deadline_planner:DeadlinePlannerEnv",
-    "Blocksworld-v0": "seeupo_gym.envs.blocksworld:BlocksworldEnv",
+    "CoordinationTrap-v0": "seeupo_gym.envs.tasks.coordination_trap:CoordinationTrapEnv",
+    "ContextChain-v0": "seeupo_gym.envs.tasks.context_chain:ContextChainEnv",
+    "ToolChain-v0": "seeupo_gym.envs.tasks.tool_chain:ToolChainEnv",
+    "GarnetTree-v0": "seeupo_gym.envs.tasks.garnet_tree:GarnetTreeEnv",
+    "SlotDialogue-v0": "seeupo_gym.envs.tasks.slot_dialogue:SlotDialogueEnv",
+    "WebNav-v0": "seeupo_gym.envs.tasks.web_nav:WebNavEnv",
+    "GuessNumber-v0": "seeupo_gym.envs.tasks.guess_number:GuessNumberEnv",
+    "Mastermind-v0": "seeupo_gym.envs.tasks.mastermind:MastermindEnv",
+    "TwentyQuestions-v0": "seeupo_gym.envs.tasks.twenty_questions:TwentyQuestionsEnv",
+    "DeadlinePlanner-v0": "seeupo_gym.envs.tasks.deadline_planner:DeadlinePlannerEnv",
+    "Blocksworld-v0": "seeupo_gym.envs.tasks.blocksworld:BlocksworldEnv",
 }
 
 ENV_IDS = tuple(f"{NAMESPACE}/{name}" for name in ENTRY_POINTS)

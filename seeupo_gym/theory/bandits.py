@@ -8,7 +8,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 from numpy.typing import NDArray
 
-from seeupo_gym.agents.advantages import group_relative_advantages
+from seeupo_gym.agents.method.advantages import group_relative_advantages
 from seeupo_gym.theory.mdp import Array
 
 
@@ -55,7 +55,7 @@ def expected_parts(bandit: Bandit, policy: Array, group_size: int, normalize: st
     :param bandit: the task
     :param policy: shape (A,)
     :param group_size: G
-    :param normalize: as in :func:`~seeupo_gym.agents.advantages.group_relative_advantages`: "none" or "group"
+    :param normalize: as in :func:`~seeupo_gym.agents.method.advantages.group_relative_advantages`: "none" or "group"
     :return: up and down, each of shape (A,), see :mod:`~seeupo_gym.theory.surrogates`
     """
     groups, advantages, weight = _groups(bandit, policy, group_size, normalize)

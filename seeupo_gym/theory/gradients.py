@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from seeupo_gym.agents.advantages import estimate_advantages
+from seeupo_gym.agents.method.advantages import estimate_advantages
 from seeupo_gym.theory.mdp import Array, Mdp, Paths, action_values, state_distributions
 
 Estimator = Callable[[Array, NDArray[np.bool_]], Array]
@@ -31,7 +31,7 @@ def policy_gradient(mdp: Mdp, policy: Array) -> Array:
 
 def package_estimator(name: str, gamma: float = 1.0) -> Estimator:
     """
-    An estimator of :func:`~seeupo_gym.agents.advantages.estimate_advantages`, the function that training uses.
+    An estimator of :func:`~seeupo_gym.agents.method.advantages.estimate_advantages`, the function that training uses.
 
     :param name: "group_mean" (GRAE, arXiv:2602.06554, eq. 9), "leave_one_out" or "reward_to_go"
     :param gamma: discount factor

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seeupo_gym.baselines.plots import check_matplotlib
+from seeupo_gym.benchmark.plots import check_matplotlib
 from seeupo_gym.theory.mdp import Array
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from seeupo_gym.agents.language.loading import load_tokenizer, stop_token_ids
 from seeupo_gym.envs.task import TaskEnv
-from seeupo_gym.envs.text_view import TextView
 from seeupo_gym.envs.vector import SeedQueue
+from seeupo_gym.envs.views.text_view import TextView
 
 PAD = -1
 _THINK, _THOUGHT = "<think>", "</think>"

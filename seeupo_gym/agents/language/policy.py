@@ -37,9 +37,10 @@ from seeupo_gym.agents.language.generation import (
     sample_messages,
 )
 from seeupo_gym.agents.language.loading import load_model, load_tokenizer, require_llm, stop_token_ids
-from seeupo_gym.agents.networks import NonFiniteError, select_rows
+from seeupo_gym.agents.method.batches import select_rows
+from seeupo_gym.agents.method.errors import NonFiniteError
+from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
-from seeupo_gym.agents.turn_policy import TurnPolicy
 
 WEIGHTS_FILE = "policy.safetensors"
 _SAVED = (

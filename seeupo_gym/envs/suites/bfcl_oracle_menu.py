@@ -8,9 +8,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from seeupo_gym.envs.candidate_view import CandidateView
 from seeupo_gym.envs.suites.bfcl import MESSAGES_PER_TURN, BFCLMultiTurnEnv, load
 from seeupo_gym.envs.suites.bfcl_calls import read_calls
+from seeupo_gym.envs.views.candidate_view import CandidateView
 
 SIZES = (16, 32, 64)
 END_TURN = "Done."
@@ -129,7 +129,7 @@ class BFCLOracleMenuEnv(CandidateView):
     same for the whole conversation, and every entry may be chosen again. ``info["admissible_commands"]`` lists it.
 
     ## Observation Space
-    That of :class:`~seeupo_gym.envs.candidate_view.CandidateView`: a dict of ``state`` (features of the user's
+    That of :class:`~seeupo_gym.envs.views.candidate_view.CandidateView`: a dict of ``state`` (features of the user's
     message, of the calls made since, of the result of the last one, and of the last message), ``candidates`` (a row an
     entry), ``mask`` (all entries, always) and ``turn``.
 

@@ -11,9 +11,9 @@ from typing import Any
 import gymnasium as gym
 from gymnasium import spaces
 
-from seeupo_gym.envs.candidate_view import CandidateView
 from seeupo_gym.envs.suites.gem import GEMEnv
 from seeupo_gym.envs.suites.text_world_express import TextWorldExpressEnv
+from seeupo_gym.envs.views.candidate_view import CandidateView
 
 
 class MiniGridView(gym.Wrapper[Any, Any, Any, Any]):

@@ -12,16 +12,16 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from seeupo_gym.agents import SeeUPO
-from seeupo_gym.baselines.jobs import Job
 from seeupo_gym.baselines.registry import AlgorithmSpec, check_env, env_name, get_algorithm
-from seeupo_gym.baselines.results import (
+from seeupo_gym.benchmark.jobs import Job
+from seeupo_gym.benchmark.results import (
     LOCK_FILE,
     RESULT_FILE,
     check_same_settings,
     discard_incomparable,
     merge_results,
 )
-from seeupo_gym.baselines.runner import Bar, Runner
+from seeupo_gym.benchmark.runner import Bar, Runner
 from seeupo_gym.envs.task import HELD_OUT_SEED
 
 # PPO and A2C know no invalid-action masks, so in a benchmark SeeUPO and its subclasses get none either.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from seeupo_gym.baselines.presets import PRESETS
-from seeupo_gym.baselines.tables import final_table, format_table
+from seeupo_gym.benchmark.tables import final_table, format_table
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
@@ -174,10 +174,10 @@ def _envs(arguments: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from seeupo_gym.baselines.benchmark import plan_jobs, progress_bar
-    from seeupo_gym.baselines.jobs import run_job
     from seeupo_gym.baselines.registry import get_algorithm
-    from seeupo_gym.baselines.results import MODEL_FILE, MODEL_SO_FAR_FILE
+    from seeupo_gym.benchmark.jobs import run_job
+    from seeupo_gym.benchmark.results import MODEL_FILE, MODEL_SO_FAR_FILE
+    from seeupo_gym.benchmark.run import plan_jobs, progress_bar
 
     spec = get_algorithm(arguments.algo).with_settings(parse_pairs(arguments.settings))
     env_kwargs = {arguments.env: parse_pairs(arguments.env_arg)}
@@ -224,7 +224,7 @@ def _print_scores(score: float, normalized: float | None, success_rate: float | 
 
 
 def _print_stage_note(model: BaseAlgorithm) -> None:
-    from seeupo_gym.baselines.evaluation import stage_note
+    from seeupo_gym.benchmark.evaluation import stage_note
 
     note = stage_note(model)
     if note is not None:
@@ -233,21 +233,21 @@ def _print_stage_note(model: BaseAlgorithm) -> None:
 
 def _load_model(path: Path) -> tuple[BaseAlgorithm, dict[str, Any]]:
     """Load a model whose environment can be made here."""
-    from seeupo_gym.baselines.jobs import load_model
     from seeupo_gym.baselines.registry import check_env
+    from seeupo_gym.benchmark.jobs import load_model
 
     model, info = load_model(path)
     try:
         check_env(info["env_id"], info["env_kwargs"])
     except ValueError as error:
         raise ValueError(
-            f"{error}. If a script of yours registers it, load the model there: seeupo_gym.baselines.jobs.load_model"
+            f"{error}. If a script of yours registers it, load the model there: seeupo_gym.benchmark.jobs.load_model"
         ) from error
     return model, info
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    from seeupo_gym.baselines.evaluation import evaluate
+    from seeupo_gym.benchmark.evaluation import evaluate
     from seeupo_gym.envs.reference import normalize, reference_scores
     from seeupo_gym.envs.task import HELD_OUT_SEED
 
@@ -265,7 +265,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _watch(arguments: argparse.Namespace) -> int:
-    from seeupo_gym.baselines.watch import watch_episode
+    from seeupo_gym.benchmark.watch import watch_episode
     from seeupo_gym.envs.task import HELD_OUT_SEED
 
     model, info = _load_model(arguments.model)
@@ -279,10 +279,10 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 
 def _benchmark(arguments: argparse.Namespace) -> int:
-    from seeupo_gym.baselines.benchmark import run_benchmark
-    from seeupo_gym.baselines.plots import check_matplotlib, plot_learning_curves
     from seeupo_gym.baselines.registry import algorithm_names
-    from seeupo_gym.baselines.results import CSV_FILE, JSON_FILE
+    from seeupo_gym.benchmark.plots import check_matplotlib, plot_learning_curves
+    from seeupo_gym.benchmark.results import CSV_FILE, JSON_FILE
+    from seeupo_gym.benchmark.run import run_benchmark
     from seeupo_gym.envs import ENV_IDS
 
     if not arguments.no_plots:
@@ -346,7 +346,7 @@ def _leave_out_missing(env_kwargs: dict[str, dict[str, Any]]) -> dict[str, dict[
 
 
 def _theory(arguments: argparse.Namespace) -> int:
-    from seeupo_gym.baselines.plots import check_matplotlib
+    from seeupo_gym.benchmark.plots import check_matplotlib
     from seeupo_gym.theory.report import HEADER, NOTE, run_theory
 
     if not arguments.no_plots:

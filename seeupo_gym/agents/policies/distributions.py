@@ -1,4 +1,4 @@
-"""The network of one turn, and sampling from its distribution."""
+"""Distributions over actions: their parameters, samples from one's own generator, log-probabilities, entropies."""
 
 from __future__ import annotations
 
@@ -21,34 +21,9 @@ from stable_baselines3.common.distributions import (
     Distribution,
     MultiCategoricalDistribution,
 )
-from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, create_mlp
-from stable_baselines3.common.type_aliases import PyTorchObs
-from torch import nn
-
-# As in SB3's actor: hidden layers of tanh units, and a last layer that starts close to a uniform policy.
-HIDDEN_GAIN = float(np.sqrt(2))
-OUTPUT_GAIN = 0.01
 
 # As in sb3-contrib.
 MASKED_LOGIT = -1e8
-
-
-class NonFiniteError(RuntimeError):
-    """A number that must be finite is not; the message says what, where and what to do."""
-
-
-def select_rows(obs: PyTorchObs, rows: Any) -> PyTorchObs:
-    """
-    Take rows of a batch of observations.
-
-    :param obs: tensor or dictionary of tensors, first dimension the batch
-    :param rows: a slice, an index tensor or a mask
-    :return: the rows, in the same form
-    """
-    if isinstance(obs, dict):
-        return {key: value[rows] for key, value in obs.items()}
-    return obs[rows]
 
 
 def parametrize(
@@ -256,62 +231,3 @@ def sample_uniform(
         return low + (high - low) * th.rand(size[0], len(low), generator=generator, device=generator.device)
     logits = th.zeros(size, device=generator.device)
     return sample(parametrize(distribution, logits, None, action_masks), generator)
-
-
-class ActionNetwork(nn.Module):
-    """What a turn policy needs of its network: the parameters of its distribution, from preprocessed observations."""
-
-    log_std: nn.Parameter | None
-    n_params: int
-
-
-class TurnNetwork(ActionNetwork):
-    """
-    The network of one turn policy: features extractor, hidden layers, action head.
-
-    :param features_extractor: turns preprocessed observations into features
-    :param distribution: makes the action head
-    :param net_arch: sizes of the hidden layers
-    :param activation_fn: activation function of the hidden layers
-    :param ortho_init: whether to initialise orthogonally, as SB3 does
-    :param log_std_init: initial log standard deviation of continuous actions
-    """
-
-    def __init__(
-        self,
-        features_extractor: BaseFeaturesExtractor,
-        distribution: Distribution,
-        net_arch: list[int],
-        activation_fn: type[nn.Module],
-        ortho_init: bool,
-        log_std_init: float,
-    ) -> None:
-        super().__init__()
-        self.features_extractor = features_extractor
-        self.mlp = nn.Sequential(*create_mlp(features_extractor.features_dim, -1, net_arch, activation_fn))
-        latent_dim = net_arch[-1] if net_arch else features_extractor.features_dim
-        self.log_std = None
-        if isinstance(distribution, DiagGaussianDistribution):
-            self.action_net, self.log_std = distribution.proba_distribution_net(latent_dim, log_std_init=log_std_init)
-        else:
-            head = distribution.proba_distribution_net(latent_dim)
-            assert isinstance(head, nn.Module)
-            self.action_net = head
-        assert isinstance(self.action_net, nn.Linear)
-        self.n_params = self.action_net.out_features
-        if ortho_init:
-            for module, gain in (
-                (self.features_extractor, HIDDEN_GAIN),
-                (self.mlp, HIDDEN_GAIN),
-                (self.action_net, OUTPUT_GAIN),
-            ):
-                for layer in module.modules():
-                    BasePolicy.init_weights(layer, gain=gain)
-
-    def forward(self, preprocessed_obs: PyTorchObs) -> th.Tensor:
-        """Return the logits, or the means of continuous actions, shape (batch, parameters)."""
-        latent = self.features_extractor(preprocessed_obs)
-        for layer in self.mlp:
-            latent = layer(latent)
-        params: th.Tensor = self.action_net(latent)
-        return params

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from seeupo_gym.envs.counter_rng import uniform
 from seeupo_gym.envs.messages import find_action
-from seeupo_gym.envs.slot_dialogue_world import (
+from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level, one_hot
+from seeupo_gym.envs.tasks.slot_dialogue_world import (
     LEVELS,
     MOODS,
     NOTHING,
@@ -24,7 +25,6 @@ from seeupo_gym.envs.slot_dialogue_world import (
     refusal,
     statement,
 )
-from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level, one_hot
 
 TURN_COST = 0.01
 PARTIAL_CREDIT = 0.5

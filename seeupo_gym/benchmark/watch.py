@@ -13,7 +13,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from torch.distributions import Bernoulli, Categorical, Normal
 
 from seeupo_gym.agents import SeeUPO
-from seeupo_gym.baselines.evaluation import check_seeds, uses_masks
+from seeupo_gym.benchmark.evaluation import check_seeds, uses_masks
 from seeupo_gym.envs.task import HELD_OUT_SEED
 
 _N_SHOWN = 3

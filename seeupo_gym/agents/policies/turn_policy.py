@@ -18,9 +18,9 @@ from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs
 from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
-from seeupo_gym.agents.networks import select_rows
+from seeupo_gym.agents.method.batches import select_rows
+from seeupo_gym.agents.policies.turns import observed_turns
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
-from seeupo_gym.agents.turns import observed_turns
 from seeupo_gym.envs.task import bare_task_env
 from seeupo_gym.envs.vector import make_vec
 
@@ -133,7 +133,7 @@ class TurnPolicy(BasePolicy):
         action_masks: th.Tensor | None = None,
         with_entropy: bool = False,
     ) -> tuple[th.Tensor, th.Tensor | None]:
-        """See :meth:`~seeupo_gym.agents.sequential.TurnPolicies.evaluate_actions`."""
+        """See :meth:`~seeupo_gym.agents.method.sequential.TurnPolicies.evaluate_actions`."""
 
     @abstractmethod
     def _act(

@@ -21,17 +21,16 @@ from stable_baselines3.common.torch_layers import (
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from seeupo_gym.agents.networks import (
-    ActionNetwork,
-    NonFiniteError,
-    TurnNetwork,
+from seeupo_gym.agents.method.errors import NonFiniteError
+from seeupo_gym.agents.policies.distributions import (
     log_prob_and_entropy,
     n_components,
     parametrize,
     sample_uniform,
     sample_with_log_prob,
 )
-from seeupo_gym.agents.turn_policy import TurnPolicy
+from seeupo_gym.agents.policies.networks import ActionNetwork, TurnNetwork
+from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 
 # The constructor's arguments beyond those that BasePolicy saves.
 _SAVED = (

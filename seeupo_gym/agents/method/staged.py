@@ -10,8 +10,8 @@ import numpy as np
 import torch as th
 from numpy.typing import NDArray
 
-from seeupo_gym.agents.networks import select_rows
-from seeupo_gym.agents.turn_policy import TurnPolicy
+from seeupo_gym.agents.method.batches import select_rows
+from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 
 SCHEDULES = ("sweep", "staged")
 

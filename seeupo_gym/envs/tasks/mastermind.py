@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from seeupo_gym.envs.arguments import check_count, check_flag
 from seeupo_gym.envs.counter_rng import integers
-from seeupo_gym.envs.mastermind_codes import all_codes, feedback_table, minimax_guess
 from seeupo_gym.envs.messages import MessageError, plain
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, StepResult, Task, TaskEnv, choose_level, one_hot
+from seeupo_gym.envs.tasks.mastermind_codes import all_codes, feedback_table, minimax_guess
 
 COLOURS = ("red", "green", "blue", "yellow", "orange", "purple", "pink", "brown")
 LATE_COST = 0.1

@@ -11,9 +11,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from seeupo_gym.envs.arguments import check_count, check_flag
-from seeupo_gym.envs.blocksworld_tables import MAX_BLOCKS, tables
 from seeupo_gym.envs.counter_rng import integers, uniform
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level
+from seeupo_gym.envs.tasks.blocksworld_tables import MAX_BLOCKS, tables
 
 MIN_BLOCKS = 3
 MIN_DISTANCE = 2

@@ -10,8 +10,8 @@ import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.type_aliases import PyTorchObs
 
-from seeupo_gym.agents.advantages import estimate_advantages
-from seeupo_gym.agents.rollout import TurnBatch
+from seeupo_gym.agents.method.advantages import estimate_advantages
+from seeupo_gym.agents.method.batches import TurnBatch
 
 
 class TrajectoryTurn(NamedTuple):
@@ -163,7 +163,7 @@ def trajectory_advantages(
     trajectories: Sequence[MultiTurnTrajectory], gamma: float, estimator: str, normalize: str, clip: float | None
 ) -> NDArray[np.float64]:
     """
-    Advantages by :func:`~seeupo_gym.agents.advantages.estimate_advantages`; groups may differ in size.
+    Advantages by :func:`~seeupo_gym.agents.method.advantages.estimate_advantages`; groups may differ in size.
 
     :param trajectories: at least one
     :param gamma: discount factor

@@ -9,11 +9,11 @@ import torch as th
 from torch import nn
 
 from seeupo_gym.agents.checks import check_settings, check_update_order
-from seeupo_gym.agents.module_policies import ModulePolicies, Policy
-from seeupo_gym.agents.rollout import TurnBatch
-from seeupo_gym.agents.sequential import TurnStats, UpdateSettings, sequential_update, turn_order
-from seeupo_gym.agents.threads import one_torch_thread
-from seeupo_gym.agents.trajectories import MultiTurnTrajectory, make_turn_batch, trajectory_advantages
+from seeupo_gym.agents.low_level.module_policies import ModulePolicies, Policy
+from seeupo_gym.agents.low_level.trajectories import MultiTurnTrajectory, make_turn_batch, trajectory_advantages
+from seeupo_gym.agents.method.batches import TurnBatch
+from seeupo_gym.agents.method.sequential import TurnStats, UpdateSettings, sequential_update, turn_order
+from seeupo_gym.agents.method.threads import one_torch_thread
 
 
 class BackwardInductionOptimizer:

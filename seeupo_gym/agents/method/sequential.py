@@ -10,18 +10,17 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.type_aliases import PyTorchObs
 
-from seeupo_gym.agents.minibatches import WeightedTurn, micro_batches, minibatches
-from seeupo_gym.agents.networks import NonFiniteError
-from seeupo_gym.agents.objective import (
+from seeupo_gym.agents.method.batches import TurnBatch, WeightedTurn, micro_batches, minibatches
+from seeupo_gym.agents.method.errors import NonFiniteError
+from seeupo_gym.agents.method.objective import (
     at_ratio_level,
     kl_divergence,
     log_importance_ratio,
     mean_over_tokens,
     update_factor,
 )
-from seeupo_gym.agents.rollout import TurnBatch
-from seeupo_gym.agents.trust_region import natural_gradient_step
-from seeupo_gym.agents.update_rules import surrogate
+from seeupo_gym.agents.method.trust_region import natural_gradient_step
+from seeupo_gym.agents.method.update_rules import surrogate
 
 UPDATE_ORDERS = ("reverse", "forward", "random", "simultaneous")
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seeupo_gym.baselines.registry import env_name
-from seeupo_gym.baselines.results import Row, read_rows
+from seeupo_gym.benchmark.results import Row, read_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,7 +13,7 @@ from seeupo_gym.envs.arguments import check_flag
 from seeupo_gym.envs.counter_rng import integers, uniform
 from seeupo_gym.envs.messages import find_action
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level, one_hot
-from seeupo_gym.envs.tool_chain_world import LEVELS, TOOLS, TYPES, paths
+from seeupo_gym.envs.tasks.tool_chain_world import LEVELS, TOOLS, TYPES, paths
 
 PARTIAL_CREDIT = 0.5
 NOTHING = -1

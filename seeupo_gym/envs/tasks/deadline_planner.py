@@ -10,9 +10,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from seeupo_gym.envs.counter_rng import uniform
-from seeupo_gym.envs.deadline_planner_search import HOLD_UP, Jobs, look_ahead
 from seeupo_gym.envs.messages import find_action
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level
+from seeupo_gym.envs.tasks.deadline_planner_search import HOLD_UP, Jobs, look_ahead
 
 
 class Level(NamedTuple):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from seeupo_gym.envs.counter_rng import hash_bits, uniform
 from seeupo_gym.envs.messages import find_action
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level, one_hot
-from seeupo_gym.envs.web_nav_site import (
+from seeupo_gym.envs.tasks.web_nav_site import (
     ADD,
     ATTRIBUTES,
     BACK,

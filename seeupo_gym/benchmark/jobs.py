@@ -14,9 +14,9 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
 
-from seeupo_gym.baselines.evaluation import evaluate
 from seeupo_gym.baselines.registry import AlgorithmSpec, env_name
-from seeupo_gym.baselines.results import (
+from seeupo_gym.benchmark.evaluation import evaluate
+from seeupo_gym.benchmark.results import (
     MODEL_FILE,
     MODEL_INFO_FILE,
     MODEL_SO_FAR_FILE,

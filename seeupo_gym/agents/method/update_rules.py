@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import torch as th
 
-from seeupo_gym.agents.objective import clipped_surrogate, kl_divergence, log_importance_ratio
+from seeupo_gym.agents.method.objective import clipped_surrogate, kl_divergence, log_importance_ratio
 
 if TYPE_CHECKING:
-    from seeupo_gym.agents.sequential import UpdateSettings
+    from seeupo_gym.agents.method.sequential import UpdateSettings
 
 UPDATE_RULES = ("clip", "reinforce", "kl_penalty", "trust_region")
 

@@ -11,9 +11,9 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
 from torch.distributions import Categorical, Distribution
 
-from seeupo_gym.agents.networks import NonFiniteError
-from seeupo_gym.agents.rollout import TurnBatch
-from seeupo_gym.agents.threads import SMALL_MATRIX
+from seeupo_gym.agents.method.batches import TurnBatch
+from seeupo_gym.agents.method.errors import NonFiniteError
+from seeupo_gym.agents.method.threads import SMALL_MATRIX
 
 _DIVERGED = "its weights diverged (try a smaller learning rate or max_grad_norm) or its input is extreme"
 
@@ -33,7 +33,7 @@ Policy = nn.Module | LogProbPolicy
 
 class ModulePolicies:
     """
-    Modules as the turn policies that :func:`~seeupo_gym.agents.sequential.sequential_update` takes.
+    Modules as the turn policies that :func:`~seeupo_gym.agents.method.sequential.sequential_update` takes.
 
     There is one optimizer per distinct module, so that updating a turn leaves the others' parameters and optimizer
     state untouched.

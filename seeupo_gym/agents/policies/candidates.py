@@ -12,8 +12,8 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, Flatten
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from seeupo_gym.agents.networks import HIDDEN_GAIN, OUTPUT_GAIN, ActionNetwork
-from seeupo_gym.agents.policies import SeeUPOPolicy
+from seeupo_gym.agents.policies.network_policies import SeeUPOPolicy
+from seeupo_gym.agents.policies.networks import HIDDEN_GAIN, OUTPUT_GAIN, ActionNetwork
 
 # The entries of the observation that are about the candidates; all others are the state.
 CANDIDATES, MASK = "candidates", "mask"

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch as th
 
-from seeupo_gym.baselines.jobs import Job, run_job
+from seeupo_gym.benchmark.jobs import Job, run_job
 
 _DONE, _FAILED = "done", "failed"
 

@@ -3,11 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch as th
+from stable_baselines3.common.type_aliases import PyTorchObs
 
-from seeupo_gym.agents.rollout import TurnBatch
+
+def select_rows(obs: PyTorchObs, rows: Any) -> PyTorchObs:
+    """
+    Take rows of a batch of observations.
+
+    :param obs: tensor or dictionary of tensors, first dimension the batch
+    :param rows: a slice, an index tensor or a mask
+    :return: the rows, in the same form
+    """
+    if isinstance(obs, dict):
+        return {key: value[rows] for key, value in obs.items()}
+    return obs[rows]
+
+
+class TurnBatch(NamedTuple):
+    """The pool D_t: one row for each episode that reached turn t."""
+
+    observations: PyTorchObs
+    actions: th.Tensor
+    log_probs: th.Tensor
+    """Recorded at collection, under theta_k; shape (batch,), or (batch, tokens) for one ratio per token."""
+    episodes: th.Tensor
+    """Index of each row's episode; no episode occurs twice."""
+    action_masks: th.Tensor | None
+    token_mask: th.Tensor | None = None
+    """Which tokens each action has, shape (batch, tokens); None: all of them."""
+    reference_log_probs: th.Tensor | None = None
+    """Of the tokens under the reference policy, shape (batch, tokens), where the update has a penalty for it."""
+
+    def rows(self, rows: th.Tensor) -> TurnBatch:
+        """Take some rows, with all that belongs to them."""
+        return TurnBatch(
+            select_rows(self.observations, rows),
+            self.actions[rows],
+            self.log_probs[rows],
+            self.episodes[rows],
+            None if self.action_masks is None else self.action_masks[rows],
+            None if self.token_mask is None else self.token_mask[rows],
+            None if self.reference_log_probs is None else self.reference_log_probs[rows],
+        )
 
 
 class WeightedTurn(NamedTuple):

@@ -14,8 +14,8 @@ from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_suppo
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
-from seeupo_gym.agents.staged import Stages
-from seeupo_gym.agents.turn_policy import TurnPolicy
+from seeupo_gym.agents.method.staged import Stages
+from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 from seeupo_gym.envs.episodes import EpisodeLanes
 from seeupo_gym.envs.task import HELD_OUT_SEED, MAX_SEED, bare_task_env
 from seeupo_gym.envs.vector import make_vec

@@ -1,0 +1,1 @@
+"""The method for policies and episodes of one's own."""

@@ -1,8 +1,0 @@
-"""``python -m seeupo_gym.baselines``: the same as the command ``seeupo-gym``."""
-
-import sys
-
-from seeupo_gym.baselines.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

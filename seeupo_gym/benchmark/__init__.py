@@ -1,0 +1,1 @@
+"""The benchmark: jobs, runs, evaluation, results, tables and plots."""

@@ -1,0 +1,1 @@
+"""The tasks of this package, one a file."""

@@ -1,0 +1,1 @@
+"""Tasks and environments seen in another way: in words, or as lists of candidates."""

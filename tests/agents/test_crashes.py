@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from stable_baselines3.common.callbacks import BaseCallback
+from helpers import collect
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from seeupo_gym import SeedQueue, SeeUPO
@@ -37,15 +37,9 @@ class FragileEnv(gym.Env):
 
 
 # Episode 0 is the one that SB3 starts when learning begins; collection starts anew with episode 1.
-class StartLearning(BaseCallback):
-    def _on_step(self):
-        return True
-
-
 def collected(env, **kwargs):
     model = SeeUPO("MlpPolicy", env, seed=0, device="cpu", **kwargs)
-    _, callback = model._setup_learn(1, StartLearning())
-    assert model.collect_rollouts(model.env, callback, model.rollout_buffer)
+    collect(model)
     return model
 
 

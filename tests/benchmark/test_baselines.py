@@ -2,6 +2,7 @@
 
 import csv
 import json
+import multiprocessing
 import os
 import random
 import re
@@ -43,8 +44,9 @@ from seeupo_gym.benchmark.plots import learning_curve_figure
 from seeupo_gym.benchmark.results import COLUMNS, SettingsDifferError, read_rows, write_atomically
 from seeupo_gym.benchmark.watch import describe_policy
 from seeupo_gym.envs.reference import reference_scores
-from seeupo_gym.envs.task import HELD_OUT_SEED
-from seeupo_gym.envs.vector import TaskVecEnv, make_vec
+from seeupo_gym.envs.task import ALL_LANES, HELD_OUT_SEED
+from seeupo_gym.envs.tasks.tool_chain import ToolChain
+from seeupo_gym.envs.vector import make_vec
 
 TRAP, CHAIN, TOOLS = "seeupo_gym/CoordinationTrap-v0", "seeupo_gym/ContextChain-v0", "seeupo_gym/ToolChain-v0"
 SMALL = {"n_groups": 4, "group_size": 4, "n_envs": 16}
@@ -356,16 +358,15 @@ def test_every_algorithm_does_a_job(tmp_path, algorithm):
 @pytest.mark.parametrize("algorithm", ["maskable_ppo", "seeupo", "ppo"])
 def test_actions_are_valid_where_an_algorithm_uses_masks(tmp_path, monkeypatch, algorithm):
     valid = []
-    step = TaskVecEnv.step_async
+    step = ToolChain.step
 
-    def watched(env, actions):
-        masks, lanes = env.action_masks(), np.flatnonzero(~env._parked)
-        tools, arguments = actions[lanes].T
-        n_tools = env.action_space.nvec[0]
-        valid.extend(masks[lanes, tools] & masks[lanes, n_tools + arguments])
-        step(env, actions)
+    def watched(task, actions, lanes=ALL_LANES):
+        masks, (tools, arguments) = task.action_masks(lanes), actions.T
+        rows, n_tools = np.arange(len(masks)), task.action_space.nvec[0]
+        valid.extend(masks[rows, tools] & masks[rows, n_tools + arguments])
+        return step(task, actions, lanes)
 
-    monkeypatch.setattr(TaskVecEnv, "step_async", watched)
+    monkeypatch.setattr(ToolChain, "step", watched)
     settings = SMALL if algorithm == "seeupo" else SMALL_ACTOR_CRITIC
     run_job(small_job(tmp_path, algorithm, TOOLS, 200, settings))
     assert len(valid) > 200
@@ -507,10 +508,19 @@ def test_failing_jobs_are_reported_and_a_stopped_benchmark_continues(tmp_path, r
     assert (tmp_path / "CoordinationTrap-v0/seeupo/seed_0/result.json").read_text() == first
 
 
-def test_algorithms_of_seeupo_get_no_masks_in_a_benchmark_unless_they_ask(registered):
+def test_algorithms_of_seeupo_get_no_masks_in_a_benchmark_unless_they_ask(registered, monkeypatch, tmp_path):
     registered("masked_seeupo", "seeupo_gym:SeeUPO", settings={"use_masking": True})
-    for name in algorithm_names():
-        spec = benchmark._on_equal_conditions(name)
+    specs = {}
+
+    class Planned(benchmark.Runner):
+        def __init__(self, jobs, *arguments):
+            specs.update({job.spec.name: job.spec for job in jobs})
+            super().__init__([], *arguments)
+
+    monkeypatch.setattr(benchmark, "Runner", Planned)
+    run_benchmark(algorithm_names(), [TRAP], [0], 64, tmp_path, progress=False)
+    assert list(specs) == algorithm_names()
+    for name, spec in specs.items():
         if name == "masked_seeupo":
             assert spec.settings["use_masking"] is True
         elif issubclass(CLASSES[name], SeeUPO):
@@ -538,14 +548,12 @@ def test_ctrl_c_ends_the_workers_and_keeps_what_is_finished(tmp_path, monkeypatc
     job = small_job(tmp_path, n_evals=2, settings={**SMALL, "use_masking": False})
     run_job(job)
 
+    started = []
+
     def interrupted(connections):
+        started.extend(p for p in multiprocessing.active_children() if p.name.startswith("CoordinationTrap-v0/seeupo"))
         raise KeyboardInterrupt
 
-    started = []
-    start = runner.Runner._start
-    monkeypatch.setattr(
-        runner.Runner, "_start", lambda self, job: (start(self, job), started.extend(self._workers.values()))
-    )
     monkeypatch.setattr(runner, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_benchmark(
@@ -560,7 +568,7 @@ def test_ctrl_c_ends_the_workers_and_keeps_what_is_finished(tmp_path, monkeypatc
             settings={"seeupo": SMALL},
         )
     assert len(started) == 1
-    assert not any(worker.process.is_alive() for worker in started)
+    assert not any(process.is_alive() for process in started)
     assert {row["seed"] for row in read_rows(tmp_path / "results.csv")} == {0}
 
 

@@ -557,13 +557,14 @@ def test_a_server_is_of_one_environment(stub, stubbed):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_forks_neither_keep_the_server_nor_give_it_back(stub, stubbed):
-    stubbed.reset(seed=0)
+def test_forks_neither_keep_the_server_nor_give_it_back(stub):
+    env = AppWorldEnv(stub.url, tasks=list(TASKS))
+    env.reset(seed=0)
     other = AppWorldEnv(stub.url, tasks=list(TASKS))
     child = os.fork()
     if not child:
         signal.alarm(20)
-        stubbed._release()  # as its exit does
+        del env  # as its exit does
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     with pytest.raises(RuntimeError, match="in use by another environment"):
@@ -573,7 +574,7 @@ def test_forks_neither_keep_the_server_nor_give_it_back(stub, stubbed):
         signal.alarm(20)
         signal.pause()
     try:
-        stubbed.close()
+        env.close()
         assert other.reset(seed=1)[1]["task_id"] == "abc2_1"
     finally:
         os.kill(child, signal.SIGKILL)

@@ -16,7 +16,7 @@ from gymnasium.utils.env_checker import check_env
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 import seeupo_gym  # noqa: F401 (registers the ids)
-from seeupo_gym.envs.suites.bfcl import CATEGORIES, load
+from seeupo_gym.envs.suites.bfcl import CATEGORIES, load, tools_of
 from seeupo_gym.envs.suites.bfcl_calls import read_calls
 
 pytest.importorskip("bfcl_eval")
@@ -223,8 +223,9 @@ def test_a_message_goes_through_so_much_and_the_next_one_again():
     assert 0 < sum(refused) < 100
     assert "too large" not in env.step("find()")[0]
     # Results count too; an observation is cut before the last of these.
-    env.step("[touch('x'), echo('" + 15_000 * '"' + "', 'x')]")
-    results = env._model.run(read_calls("\n".join(100 * ["cat('x')"])))
+    tools = tools_of("base", 0)
+    tools.run(read_calls("[touch('x'), echo('" + 15_000 * '"' + "', 'x')]"))
+    results = tools.run(read_calls("\n".join(100 * ["cat('x')"])))
     assert len(results[0]) > 30_000
     assert "too large" in results[-1]
     assert sum(map(len, results)) < 2_100_000

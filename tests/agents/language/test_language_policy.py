@@ -7,13 +7,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-from helpers import assert_close  # noqa: E402
+from helpers import assert_close, collect  # noqa: E402
 
 from seeupo_gym import SeeUPO  # noqa: E402
 from seeupo_gym.agents import NonFiniteError  # noqa: E402
@@ -77,17 +76,6 @@ def make_model(folder):
     return make
 
 
-class Nothing(BaseCallback):
-    def _on_step(self):
-        return True
-
-
-def collected(model):
-    _, callback = model._setup_learn(1, Nothing())
-    assert model.collect_rollouts(model.env, callback, model.rollout_buffer)
-    return model.rollout_buffer
-
-
 def weights(model):
     return {name: param.detach().clone() for name, param in model.policy.named_parameters()}
 
@@ -112,7 +100,7 @@ def test_the_same_algorithms_train_a_language_model(make_model, algorithm):
 @pytest.mark.parametrize("lora", [None, LORA])
 def test_recorded_log_probabilities_are_those_of_a_fresh_forward(make_model, lora):
     model = make_model(policy_kwargs={"temperature": 0.8, "lora": lora})
-    for turn, batch in enumerate(collected(model).turn_batches):
+    for turn, batch in enumerate(collect(model).turn_batches):
         again, _ = model.policy.evaluate_actions(batch.observations, batch.actions, turn)
         assert_close(again.detach(), batch.log_probs)
         assert th.equal(batch.token_mask, batch.actions >= 0)
@@ -135,7 +123,7 @@ def test_nothing_is_said_in_an_episode_that_is_over(make_model):
 def test_rows_are_those_of_the_conversations(make_model, folder):
     """Each turn's context holds the message before it and the reply to it, as the environment gave them."""
     model = make_model()
-    first, second = collected(model).turn_batches
+    first, second = collect(model).turn_batches
     for row, episode in enumerate(second.episodes.tolist()):
         before = int((first.episodes == episode).nonzero())
         old, new = first.observations["context"][before], second.observations["context"][row]
@@ -165,7 +153,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(make_model):
     gradients = []
     for checkpointing in (False, True):
         model = make_model(policy_kwargs={"gradient_checkpointing": checkpointing})
-        batch = collected(model).turn_batches[0]
+        batch = collect(model).turn_batches[0]
         model.policy.set_training_mode(True)
         log_probs, _ = model.policy.evaluate_actions(batch.observations, batch.actions, 0)
         log_probs.sum().backward()
@@ -178,7 +166,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(make_model):
 def test_gradient_checkpointing_leaves_what_has_no_gradients_alone(make_model, lora):
     """Prompts of one length or of several, whose common beginning is read into a cache."""
     model = make_model(policy_kwargs={"gradient_checkpointing": True, "lora": lora})
-    batches = collected(model).turn_batches
+    batches = collect(model).turn_batches
     modes = []
     model.policy.network.register_forward_pre_hook(lambda network, _: modes.append(network.training))
     model.policy.set_training_mode(True)
@@ -205,7 +193,7 @@ def test_activations_are_computed_again_with_the_adapter_of_their_own_turn(make_
             for name, param in model.policy.named_parameters():
                 if "lora_B" in name:
                     param.copy_(0.3 * th.randn(param.shape, generator=generator))
-        batches = collected(model).turn_batches
+        batches = collect(model).turn_batches
         model.policy.set_training_mode(True)
         rows = [(batch.observations, batch.actions, turn) for turn, batch in enumerate(batches)]
         outputs = [model.policy.evaluate_actions(*row)[0].sum() for row in rows]
@@ -219,7 +207,7 @@ def test_activations_are_computed_again_with_the_adapter_of_their_own_turn(make_
 
 def test_rows_at_once_is_a_matter_of_memory_only(make_model):
     models = [make_model(policy_kwargs={"rows_at_once": rows}) for rows in (3, 64)]
-    batches = [collected(model).turn_batches[0] for model in models]
+    batches = [collect(model).turn_batches[0] for model in models]
     assert len(batches[0].actions) == 12
     with th.no_grad():
         for batch in batches:
@@ -253,7 +241,7 @@ def test_separate_turns_have_an_adapter_each(make_model, update_order):
 
 def test_updating_a_turn_leaves_the_other_adapters_as_they_are(make_model):
     model = make_model(policy_kwargs={"lora": LORA}, turn_policies="separate", learning_rate=1e-2)
-    batches = collected(model).turn_batches
+    batches = collect(model).turn_batches
     with th.no_grad():
         ahead = model.policy.evaluate_actions(batches[0].observations, batches[0].actions, 0)[0]
     before = weights(model)
@@ -272,7 +260,7 @@ def test_updating_a_turn_leaves_the_other_adapters_as_they_are(make_model):
 @pytest.mark.parametrize("lora", [None, LORA, {**LORA, "init_lora_weights": "orthogonal"}])
 def test_the_reference_is_the_model_as_it_was_loaded(make_model, folder, lora):
     model = make_model(policy_kwargs={"lora": lora}, learning_rate=1e-2, reference_kl_coef=0.1)
-    batch = collected(model).turn_batches[0]
+    batch = collect(model).turn_batches[0]
     fresh = make_model().policy.evaluate_actions(batch.observations, batch.actions, 0)[0].detach()
     model.train()
     assert model.logger.name_to_value["train/reference_kl"] > 0.0
@@ -287,7 +275,7 @@ def test_the_penalty_keeps_the_policy_near_the_reference(make_model):
     for coef in (0.0, 30.0):
         model = make_model(learning_rate=3e-3, reference_kl_coef=coef, n_epochs=4)
         model.learn(80)
-        batch = collected(model).turn_batches[0]
+        batch = collect(model).turn_batches[0]
         with th.no_grad():
             new = model.policy.evaluate_actions(batch.observations, batch.actions, 0)[0]
             back = model.policy.reference_log_probs(batch.observations, batch.actions, 0) - new
@@ -349,7 +337,7 @@ def test_a_loaded_model_predicts_the_same_without_an_environment(make_model, tmp
 @pytest.mark.parametrize("turn_policies", ["shared", "separate"])
 def test_export_writes_a_plain_model(make_model, tmp_path, turn_policies):
     model = make_model(policy_kwargs={"lora": LORA}, turn_policies=turn_policies, learning_rate=1e-2).learn(30)
-    batch = collected(model).turn_batches[1]
+    batch = collect(model).turn_batches[1]
     before = weights(model)
     model.policy.export(tmp_path, turn=1)
     assert same(before, weights(model))
@@ -397,7 +385,7 @@ def test_constrained_messages_are_admissible_commands_and_learned(make_model):
         env=Menu, policy_kwargs={"chat": {"n_choices": 3}}, learning_rate=5e-3, n_epochs=2, n_groups=1, group_size=16
     )
     model.learn(400)
-    batches = collected(model).turn_batches
+    batches = collect(model).turn_batches
     for turn, batch in enumerate(batches):
         with th.no_grad():
             again, _ = model.policy.evaluate_actions(batch.observations, batch.actions, turn)
@@ -518,7 +506,7 @@ def test_staged_training_says_that_there_is_no_uniform_exploration(make_model):
 
 def test_bfloat16_is_close_to_float32(make_model):
     model = make_model()
-    batch = collected(model).turn_batches[0]
+    batch = collect(model).turn_batches[0]
     narrow = make_model(policy_kwargs={"dtype": "bfloat16", "lora": LORA})
     assert {p.dtype for n, p in narrow.policy.named_parameters() if "lora" not in n} == {th.bfloat16}
     mixed = make_model(policy_kwargs={"dtype": "bfloat16"})

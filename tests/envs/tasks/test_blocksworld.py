@@ -204,10 +204,11 @@ def test_masks_tell_what_is_refused_and_a_refused_move_only_costs_the_turn():
 
 def test_transcript_reads_like_one():
     env = sussman(render_mode="ansi")
-    env._transcript = [env.task.opening_text(0)]
+    opening = env.task.opening_text(0)
     for block, onto in [(B, A), (A, A), (B, B), (C, B), (C, C), (B, C), (A, B)]:
         env.step(3 * block + onto)
-    assert env.render() == (
+    # The transcript's own opening is of the start that was drawn, before another one took its place.
+    assert opening + env.render()[env.render().index("\nAgent: ") :] == (
         "System: Blocks stand on a table, alone or in stacks, which are written from the top down. Each turn you can "
         "move one block that has nothing on it, onto another block that has nothing on it or to the table: write "
         "'move A onto B' or 'move A to the table'. Reach the goal in at most 12 turns, the fewer the better.\n"

@@ -6,9 +6,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from seeupo_gym.envs.counter_rng import uniform
 from seeupo_gym.envs.task import NO_ACTION
-from seeupo_gym.envs.tasks.garnet_tree import _MOVE, LEVELS, GarnetTree, GarnetTreeEnv, Size, garnet, subsets, town
+from seeupo_gym.envs.tasks.garnet_tree import LEVELS, GarnetTree, GarnetTreeEnv, Size, garnet, subsets, town
 from seeupo_gym.envs.views.text_view import TextView
 
 GARNET = "seeupo_gym/GarnetTree-v0"
@@ -211,17 +210,19 @@ def test_success_needs_95_percent_of_what_optimal_play_collects_on_average():
         assert successes.tolist() == [coins >= needed for coins in (3, 4, 5)]
 
 
-def test_draws_choose_the_successor_whose_gap_they_fall_into():
-    n = 5000
-    task = GarnetTree(n, "hard")
-    task.reset(np.arange(n))
-    g, starts = task.garnet, task.states.copy()
-    task.step(np.full(n, 2))
-    draws = uniform(np.arange(n), _MOVE, 1)
-    for lane in range(0, n, 50):
-        low, high = g.cuts[0, starts[lane], 2]
-        branch = 0 if draws[lane] < low else 1 if draws[lane] < high else 2
-        assert task.states[lane] == g.successors[0, starts[lane], 2, branch]
+def test_a_draw_chooses_the_successor_whose_gap_it_falls_into():
+    """A noise seed draws one number for all states, which lies in the gaps of all the successors that it chose."""
+    size = LEVELS["hard"]
+    task = GarnetTree(size.states, "hard")
+    lanes = np.arange(size.states)
+    for seed in range(100):
+        task.reset(lanes, np.full(size.states, seed))
+        task.states[:] = lanes
+        task.step(np.full(size.states, 2))
+        chosen = task.garnet.successors[0, :, 2] == task.states[:, None]
+        cuts = np.pad(task.garnet.cuts[0, :, 2], ((0, 0), (1, 1)), constant_values=((0, 0), (0.0, 1.0)))
+        assert (chosen.sum(axis=1) == 1).all()
+        assert cuts[:, :-1][chosen].max() < cuts[:, 1:][chosen].min()
 
 
 # --- Chance

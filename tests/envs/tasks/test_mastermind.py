@@ -164,7 +164,7 @@ def test_secrets_are_uniform():
     [("easy", [1, 3, 31, 29]), ("medium", [1, 9, 84, 162]), ("hard", [1, 6, 62, 533, 694])],
 )
 def test_the_expert_breaks_every_code(level, solved_at_turn):
-    n = len(Mastermind(level=level)._codes)
+    n = int(np.prod(Mastermind(level=level).action_space.nvec))
     task = Mastermind(n, level=level)
     task.reset(np.zeros(n, dtype=np.int64))
     task.secrets[:] = np.arange(n)

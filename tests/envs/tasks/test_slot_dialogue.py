@@ -42,6 +42,12 @@ def act(task, kind, target=0):
     return task.first[kind] + target
 
 
+def meaning(task, action):
+    """The kind and the target of an action."""
+    kind = max(kind for kind, first in task.first.items() if first <= action)
+    return kind, action - task.first[kind]
+
+
 def take(task, kind, target=0):
     """One turn of a single lane: the reply, and the step's result."""
     result = task.step(np.array([act(task, kind, target)]))
@@ -363,7 +369,7 @@ def test_a_plain_simulator_gives_the_same_dialogues(level, policy):
         result = task.step(actions, live)
         for lane, action, reward, done in zip(live, actions, result.rewards, result.dones, strict=True):
             user = users[lane]
-            reply, paid = user.reply(int(task._kinds[action]), int(task._targets[action]))
+            reply, paid = user.reply(*meaning(task, int(action)))
             if done and reply not in (BYE, BOOKED):
                 paid = -0.01 * task.max_turns
             assert (task.reply[lane], reward) == (reply, pytest.approx(paid))

@@ -362,7 +362,7 @@ def test_what_has_not_been_shown_is_hidden_from_agent_and_expert():
     np.testing.assert_array_equal(task.observe(lanes), changed.observe(lanes))
     np.testing.assert_array_equal(task.expert_actions(lanes), changed.expert_actions(lanes))
     np.testing.assert_array_equal(task.action_masks(lanes), changed.action_masks(lanes))
-    assert task._page_text(lanes[0]) == changed._page_text(lanes[0])
+    assert task.opening_text(lanes[0]) == changed.opening_text(lanes[0]), "which ends with the page"
 
 
 def test_a_list_shows_more_once_a_product_was_opened():

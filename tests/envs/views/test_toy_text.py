@@ -7,7 +7,7 @@ from gymnasium.wrappers import FlattenObservation
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from seeupo_gym import SeeUPO, make_vec
+from seeupo_gym import SeedQueue, SeeUPO, make_vec
 from seeupo_gym.envs.views.info_action_mask import InfoActionMask
 
 SETTINGS = dict(n_groups=2, group_size=4, n_epochs=1, turn_policies="shared", seed=0)
@@ -104,8 +104,8 @@ def test_seeds_are_honoured(env_id):
 
 
 def test_members_of_a_group_start_from_the_same_taxi():
-    env = DummyVecEnv([make_taxi] * 2)
-    env._seeds = [5, 5]
+    env = DummyVecEnv([lambda: SeedQueue(make_taxi())] * 2)
+    env.env_method("queue_episodes", [5])
     first, second = env.reset()
     assert first == second
     starts = {gym.make("Taxi-v4").reset(seed=seed)[0] for seed in range(20)}

@@ -44,7 +44,7 @@ from seeupo_gym.agents.rollout import GroupRolloutBuffer
 
 WEIGHTS_FILE = "policy.safetensors"
 _SAVED = (
-    "n_turns",
+    "n_policies",
     "model",
     "max_context",
     "max_new_tokens",
@@ -77,7 +77,7 @@ class CausalLMPolicy(TurnPolicy):
     :param observation_space: that of ``ChatView``
     :param action_space: that of ``ChatView``
     :param lr_schedule: learning rate as a function of the remaining progress
-    :param n_turns: number of adapters; 1: all turns share the weights
+    :param n_policies: number of adapters; 1: all turns share the weights
     :param use_masking: not used, see ``allowed_tokens``
     :param per_component: not used, as log-probabilities are always those of tokens
     :param model: hub name, local folder, or GGUF file
@@ -113,7 +113,7 @@ class CausalLMPolicy(TurnPolicy):
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         lr_schedule: Schedule,
-        n_turns: int = 1,
+        n_policies: int = 1,
         use_masking: bool = False,
         per_component: bool = False,
         *,
@@ -137,11 +137,11 @@ class CausalLMPolicy(TurnPolicy):
         super().__init__(
             observation_space,
             action_space,
-            n_turns,
+            n_policies,
             optimizer_class=optimizer_class,
             optimizer_kwargs=optimizer_kwargs,
         )
-        if n_turns > 1 and lora is None:
+        if n_policies > 1 and lora is None:
             raise ValueError('turn_policies="separate" needs policy_kwargs=dict(lora=...): each turn gets an adapter')
         for name, number in {"temperature": temperature, "rows_at_once": rows_at_once}.items():
             if not number > 0:
@@ -160,8 +160,8 @@ class CausalLMPolicy(TurnPolicy):
         check_vocabulary(model, network, self.tokenizer, action_space)
         stops = stop_token_ids(self.tokenizer, network.config, network.generation_config)
         self.decoding = Decoding(len(self.tokenizer), stops, temperature, allowed_tokens)
-        self.network = network if lora is None else add_adapters(network, n_turns, lora)
-        groups = [{"params": list(self._adapter_parameters(index).values())} for index in range(n_turns)]
+        self.network = network if lora is None else add_adapters(network, n_policies, lora)
+        groups = [{"params": list(self._adapter_parameters(index).values())} for index in range(n_policies)]
         if gradient_checkpointing:
             checkpoint_activations(self.network, [param for group in groups for param in group["params"]])
         self.optimizer = self.optimizer_class(groups, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
@@ -228,9 +228,9 @@ class CausalLMPolicy(TurnPolicy):
         return adapter_parameters(self.network, index)
 
     def _activate(self, turn: int) -> None:
-        if self.n_turns > 1:
+        if self.n_policies > 1:
             trained = [param for group in self.optimizer.param_groups for param in group["params"]]
-            activate(self.network, self.network_index(turn), trained)
+            activate(self.network, self.policy_index(turn), trained)
 
     def _autocast(self) -> th.autocast:
         """Mixed precision where float32 weights are trained; under LoRA the weights have their type already."""
@@ -304,16 +304,16 @@ class CausalLMPolicy(TurnPolicy):
     def _act(
         self,
         obs: PyTorchObs,
-        turn: int,
-        rows: NDArray[np.int64],
+        turns: NDArray[np.int64],
+        envs: NDArray[np.int64],
         generator: th.Generator | None,
         action_masks: th.Tensor | None,
     ) -> tuple[th.Tensor, th.Tensor]:
         assert isinstance(obs, dict)
-        self._activate(turn)
+        self._activate(int(turns[0]))
         started = time.perf_counter()
         context = obs["context"]
-        tokens = th.full((len(rows), self.max_new_tokens), PAD, dtype=context.dtype, device=self.device)
+        tokens = th.full((len(envs), self.max_new_tokens), PAD, dtype=context.dtype, device=self.device)
         log_probs = th.zeros(tokens.shape, device=self.device)
         # An episode that is over has an empty context, to which there is nothing to say.
         open_rows = (context >= 0).any(dim=1).nonzero().squeeze(1)
@@ -325,13 +325,15 @@ class CausalLMPolicy(TurnPolicy):
                         self.network, context[part], self.max_new_tokens, self.decoding, generator, choices
                     )
             except FloatingPointError as error:
+                row = int(part[error.args[0]])
                 raise NonFiniteError(
-                    f"the language model gives non-finite logits at turn {turn} for environment "
-                    f"{rows[int(part[error.args[0]])]}: its weights diverged (try a smaller learning rate or "
-                    'max_grad_norm), or its dtype is too narrow (try dtype="float32")'
+                    f"the language model gives non-finite logits at turn {turns[row]} for environment {envs[row]}: its "
+                    "weights diverged (try a smaller learning rate or max_grad_norm), or its dtype is too narrow "
+                    '(try dtype="float32")'
                 ) from error
             except NoTokenError as error:
-                raise ValueError(f"{error} at turn {turn}: allowed_tokens must always allow one") from error
+                at = ", ".join(map(str, np.unique(turns[part.cpu().numpy()])))
+                raise ValueError(f"{error} at turn {at}: allowed_tokens must always allow one") from error
             tokens[part], log_probs[part] = messages.tokens.to(tokens.dtype), messages.log_probs
         self.seconds["generation"] += time.perf_counter() - started
         self.n_tokens += int((tokens >= 0).sum())
@@ -393,7 +395,7 @@ class CausalLMPolicy(TurnPolicy):
                 param.copy_(weights[name])
 
     def _trained(self) -> dict[str, th.nn.Parameter]:
-        return {k: p for index in range(self.n_turns) for k, p in self._adapter_parameters(index).items()}
+        return {k: p for index in range(self.n_policies) for k, p in self._adapter_parameters(index).items()}
 
     def export(self, path: str | Path, turn: int = 0) -> None:
         """
@@ -402,7 +404,7 @@ class CausalLMPolicy(TurnPolicy):
         :param path: the folder
         :param turn: which turn's policy, where each has an adapter
         """
-        network = self.network if self.lora is None else merged(self.network, self.network_index(turn))
+        network = self.network if self.lora is None else merged(self.network, self.policy_index(turn))
         network.save_pretrained(path)
         self.tokenizer.save_pretrained(path)
 

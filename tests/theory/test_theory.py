@@ -59,7 +59,7 @@ from seeupo_gym.theory.updates import (
     update_factor,
 )
 
-PAGE = Path(__file__).parent.parent / "docs" / "theory.md"
+PAGE = Path(__file__).parents[2] / "docs" / "theory.md"
 SHAPE = (3, 2, 2)
 ORDERS = [(2, 1, 0), (0, 1, 2), (1, 2, 0)]
 

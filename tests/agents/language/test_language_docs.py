@@ -12,7 +12,7 @@ from seeupo_gym.agents.language import tiny
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "language_models.md"
 
 

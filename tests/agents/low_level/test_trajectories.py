@@ -11,7 +11,7 @@ import torch as th
 from seeupo_gym.agents import BackwardInductionOptimizer, MultiTurnTrajectory, train_multi_turn_agent
 from seeupo_gym.agents.method.advantages import ADVANTAGE_ESTIMATORS, NORMALIZATIONS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 N_STATES, N_ACTIONS = 3, 3
 
 

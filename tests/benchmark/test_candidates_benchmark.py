@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("textworld_express")
 pytest.importorskip("sklearn")
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 COMMANDS = [
     line
     for line in (ROOT / "docs" / "benchmarks.md").read_text().splitlines()

@@ -24,7 +24,7 @@ from seeupo_gym.envs.tasks.context_chain import ContextChain
 from seeupo_gym.envs.tasks.coordination_trap import CoordinationTrap
 
 TRAP, CHAIN, TOOL = ENV_IDS[:3]
-PAGE = Path(__file__).parents[1] / "docs" / "environments.md"
+PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
 
 
 @pytest.mark.parametrize("key", REFERENCE_SCORES)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PAGES = Path(__file__).parents[1] / "docs" / "suites"
+PAGES = Path(__file__).parents[2] / "docs" / "suites"
 # Page -> packages that its examples need; None: they need a server, so they are marked as not run.
 PACKAGES = {
     "appworld": None,

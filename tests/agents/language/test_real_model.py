@@ -21,7 +21,7 @@ from seeupo_gym.agents.language import CausalLMPolicy, bfcl_functions
 
 pytestmark = pytest.mark.slow
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "smollm2_toolchain.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "smollm2_toolchain.py"
 
 
 def test_the_example_trains_saves_and_loads_within_three_gibibytes(tmp_path):

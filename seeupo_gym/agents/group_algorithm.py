@@ -315,7 +315,7 @@ class GroupAlgorithm(SavedAlgorithm):
         :raises ValueError: if there is no environment, or it is not like the one the model was made for
         """
         iteration = 0
-        if int(total_timesteps) == total_timesteps:  # also 1e5, a float
+        if isinstance(total_timesteps, float) and total_timesteps % 1 == 0:  # 1e5
             total_timesteps = int(total_timesteps)
         total_timesteps = check_count("total_timesteps", total_timesteps, least=0)
         if log_interval is not None:

@@ -28,14 +28,14 @@ def whole(least: int = 1) -> Check:
     return lambda name, given: check_count(name, given, least)
 
 
-def real(least: float = -np.inf, most: float = np.inf, above: float = -np.inf) -> Check:
-    """Make a check for finite numbers from ``least`` to ``most``, and greater than ``above``."""
-    limits = {"of at least": least, "of at most": most, "above": above}
+def real(least: float = -np.inf, most: float = np.inf, above: float = -np.inf, below: float = np.inf) -> Check:
+    """Make a check for finite numbers from ``least`` to ``most``, greater than ``above`` and less than ``below``."""
+    limits = {"of at least": least, "of at most": most, "above": above, "below": below}
     words = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if np.isfinite(limit))
 
     def check(name: str, given: Any) -> None:
         is_number = isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool)
-        if not is_number or not np.isfinite(given) or not least <= given <= most or given <= above:
+        if not is_number or not np.isfinite(given) or not least <= given <= most or not above < given < below:
             raise ValueError(f"{name} must be a finite number {words}, got {given!r}")
 
     return check
@@ -68,15 +68,19 @@ def _group_size(name: str, given: Any) -> None:
         ) from None
 
 
-def setting(default: Any, check: Check, scheduled: bool = False) -> Any:
+def setting(default: Any, check: Check, scheduled: bool = False, optional: bool = False) -> Any:
     """
-    Make the field of a setting. None is a value of every setting whose default is None.
+    Make the field of a setting.
 
     :param default: its value where none is given
     :param check: refuses values that make no sense
     :param scheduled: whether it may be a function of the remaining progress, as SB3's schedules are
+    :param optional: whether it may be None, as it may where that is the default
     """
-    return field(default=default, metadata={"check": check, "scheduled": scheduled})
+    return field(
+        default=default,
+        metadata={"check": check, "scheduled": scheduled, "optional": optional or default is None},
+    )
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            if getattr(self, f.name) is not None or f.default is not None:
+            if getattr(self, f.name) is not None or not f.metadata["optional"]:
                 f.metadata["check"](f.name, getattr(self, f.name))
 
     @classmethod
@@ -162,7 +166,7 @@ class MethodSettings(Settings):
     kl_coef: float = setting(0.0, real(least=0.0), scheduled=True)
     reference_kl_coef: float = setting(0.0, real(least=0.0), scheduled=True)
     target_kl: float | None = setting(None, real(above=0.0))
-    max_grad_norm: float | None = setting(0.5, real(above=0.0))
+    max_grad_norm: float | None = setting(0.5, real(above=0.0), optional=True)
     update_order: UpdateOrder | Sequence[int] = setting("reverse", _order)
 
     @property
@@ -189,7 +193,7 @@ class StageSettings(Settings):
     roll_in: float = setting(1.0, real(least=0.0, most=1.0))
     stage_timesteps: int | None = setting(None, whole())
     patience: int | None = setting(None, whole())
-    sweep_fraction: float = setting(0.0, real(least=0.0, most=1.0 - 1e-9))
+    sweep_fraction: float = setting(0.0, real(least=0.0, below=1.0))
 
 
 def _stages(name: str, given: Any) -> None:

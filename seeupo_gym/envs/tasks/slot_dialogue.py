@@ -10,7 +10,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from seeupo_gym.envs.counter_rng import uniform
-from seeupo_gym.envs.messages import find_action
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level, one_hot
 from seeupo_gym.envs.tasks.slot_dialogue_world import (
     LEVELS,
@@ -317,11 +316,10 @@ class SlotDialogue(Task):
         heard = [int(value) for value in self.heard[lane]]
         return act_text(self.level, int(self._kinds[action]), int(self._targets[action]), heard)
 
-    def parse_action(self, lane: int, message: str) -> NDArray[np.int64]:
-        # Also without the values, which are those heard anyway.
-        short = {f"confirm {name}": self.first[Act.CONFIRM] + i for i, name in enumerate(self.level.slots)}
-        short |= {"offer": self.first[Act.OFFER], "book": self.first[Act.BOOK]}
-        return find_action(self, lane, message, short)
+    def short_texts(self, lane: int) -> dict[str, int | NDArray[np.int64]]:
+        # Without the values, which are those heard anyway.
+        confirm = {f"confirm {name}": self.first[Act.CONFIRM] + i for i, name in enumerate(self.level.slots)}
+        return {**confirm, "offer": self.first[Act.OFFER], "book": self.first[Act.BOOK]}
 
     def reply_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
         reply = Reply(self.reply[lane])

@@ -10,7 +10,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from seeupo_gym.envs.counter_rng import hash_bits, uniform
-from seeupo_gym.envs.messages import find_action
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level, one_hot
 from seeupo_gym.envs.tasks.web_nav_site import (
     ADD,
@@ -319,11 +318,11 @@ class WebNav(Task):
             text = notice + self._page_text(lane) + ("\nUser: I cannot wait any longer. Goodbye." if done else "")
         return f"{text}\nReward: {result.rewards[0]:.3g}" if done else text
 
-    def parse_action(self, lane: int, message: str) -> NDArray[np.int64]:
-        # Also by its number alone, and as it stands on the page.
+    def short_texts(self, lane: int) -> dict[str, int | NDArray[np.int64]]:
+        # An element's number alone, and the element as it stands on the page.
         elements = self.shop.elements(lane, int(self.page[lane]))
-        short = {f"click {slot + 1}": slot for slot in range(self.site.n_slots)}
-        return find_action(self, lane, message, short | {f"click {text}": slot for slot, text in elements.items()})
+        numbers = {f"click {slot + 1}": slot for slot in range(self.site.n_slots)}
+        return {**numbers, **{f"click {text}": slot for slot, text in elements.items()}}
 
 
 class WebNavEnv(MaskedTaskEnv):

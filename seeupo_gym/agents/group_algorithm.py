@@ -357,10 +357,10 @@ class GroupAlgorithm(SavedAlgorithm):
         return self
 
     def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
-        if progress_bar:
+        added = [*self.policy.callbacks(), *([ProgressBar()] if progress_bar else [])]
+        if added:
             given = callback if isinstance(callback, list) else [callback]
-            callbacks = [c if isinstance(c, BaseCallback) else ConvertCallback(c) for c in given]
-            callback = [*callbacks, ProgressBar()]
+            callback = [*(c if isinstance(c, BaseCallback) else ConvertCallback(c) for c in given), *added]
         return super()._init_callback(callback)
 
     def dump_logs(self, iteration: int = 0) -> None:

@@ -27,7 +27,7 @@ class SavedAlgorithm(BaseAlgorithm):
     group_size: int
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        return ["policy.optimizer"] if self.policy_class.saves_weights_itself else ["policy", "policy.optimizer"], []
+        return ["policy.optimizer"] if self.policy.weights is not None else ["policy", "policy.optimizer"], []
 
     def save(self, path: _File, exclude: Iterable[str] | None = None, include: Iterable[str] | None = None) -> None:
         """
@@ -38,9 +38,9 @@ class SavedAlgorithm(BaseAlgorithm):
         :param include: attributes to save that are left out otherwise
         """
         super().save(path, exclude, include)
-        if self.policy_class.saves_weights_itself:
+        if self.policy.weights is not None:
             with zipfile.ZipFile(_archive(path), "a") as archive:
-                self.policy.write_weights(archive)
+                self.policy.weights.write(archive)
 
     @classmethod
     def load(
@@ -92,9 +92,9 @@ class SavedAlgorithm(BaseAlgorithm):
             self._read_weights(load_path_or_dict)
 
     def _read_weights(self, path: _File) -> None:
-        if self.policy_class.saves_weights_itself:
+        if self.policy.weights is not None:
             with zipfile.ZipFile(_archive(path)) as archive:
-                self.policy.read_weights(archive)
+                self.policy.weights.read(archive)
 
 
 def _archive(path: _File) -> Any:

@@ -240,7 +240,6 @@ class SeeUPO(GroupAlgorithm):
         self.logger.record("train/clip_range", settings.clip_range)
         self.logger.record("train/ent_coef", settings.ent_coef)
         record_turn_stats(self.logger, stats, self.n_turns or 1)
-        self.policy.record(self.logger, buffer)
         if self.stages is not None:
             record_stage(self.logger, self.stages, buffer.reached)
             if not self.stages.finished:

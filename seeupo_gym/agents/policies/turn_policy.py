@@ -5,14 +5,14 @@ from __future__ import annotations
 import warnings
 import zipfile
 from abc import abstractmethod
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs
 from stable_baselines3.common.vec_env import VecEnv
@@ -21,10 +21,28 @@ from torch import nn
 from seeupo_gym.agents.method.batches import select_rows
 from seeupo_gym.agents.method.policy import TrainablePolicies
 from seeupo_gym.agents.policies.turns import observed_turns
-from seeupo_gym.agents.rollout import GroupRolloutBuffer
 from seeupo_gym.envs.arguments import check_count
 from seeupo_gym.envs.task import bare_task_env
 from seeupo_gym.envs.vector import make_vec
+
+
+class WeightsFile(Protocol):
+    """Weights in the archive of a saved model, in a format of their own."""
+
+    def write(self, archive: zipfile.ZipFile) -> None:
+        """
+        Add the weights to an archive.
+
+        :param archive: open for writing
+        """
+
+    def read(self, archive: zipfile.ZipFile) -> None:
+        """
+        Take the weights from an archive.
+
+        :param archive: open for reading
+        :raises ValueError: if they are those of another model
+        """
 
 
 class TurnPolicy(BasePolicy, TrainablePolicies):
@@ -43,13 +61,13 @@ class TurnPolicy(BasePolicy, TrainablePolicies):
     """
 
     default_settings: ClassVar[dict[str, str]] = {"turn_policies": "separate", "ratio_level": "joint"}
-    """What :class:`~seeupo_gym.agents.SeeUPO` takes for settings that are None."""
+    """Values of the settings that :class:`~seeupo_gym.agents.SeeUPO` is given as None."""
 
     first_derivatives_only: ClassVar[bool] = False
-    """Whether the rule "trust_region", which takes second derivatives of log-probabilities, is refused."""
+    """True refuses the rule "trust_region", which takes second derivatives of log-probabilities."""
 
-    saves_weights_itself: ClassVar[bool] = False
-    """Whether :meth:`write_weights` and :meth:`read_weights` stand in for SB3's saving of ``state_dict``."""
+    weights: WeightsFile | None = None
+    """Writes and reads the weights, where they are not saved as SB3 saves those of its policies."""
 
     optimizer: th.optim.Optimizer
 
@@ -149,34 +167,9 @@ class TurnPolicy(BasePolicy, TrainablePolicies):
         """
         return None
 
-    def progress_note(self) -> str:
-        """What the progress bar says beside the number of steps."""
-        return ""
-
-    def write_weights(self, archive: zipfile.ZipFile) -> None:
-        """
-        Add the weights to the archive of a saved model.
-
-        :param archive: open for writing
-        """
-        raise NotImplementedError
-
-    def read_weights(self, archive: zipfile.ZipFile) -> None:
-        """
-        Take the weights from the archive of a saved model.
-
-        :param archive: open for reading
-        :raises ValueError: if they are those of another model
-        """
-        raise NotImplementedError
-
-    def record(self, logger: Logger, buffer: GroupRolloutBuffer) -> None:
-        """
-        Record what there is to say of a rollout beyond what all policies have in common; called after each update.
-
-        :param logger: SB3's logger
-        :param buffer: the rollout
-        """
+    def callbacks(self) -> list[BaseCallback]:
+        """Return callbacks that training is to have beside those of the user."""
+        return []
 
     def forward(
         self,

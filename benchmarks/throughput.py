@@ -67,7 +67,7 @@ def timed(function: Callable[..., Any], seconds: list[float]) -> Callable[..., A
 
 
 def time_shares(model: SeeUPO, n_steps: int) -> dict[str, float]:
-    """Print the share of the time that each part takes."""
+    """Measure the share of the time that each part takes."""
     parts: dict[str, list[float]] = {"environment": [], "policy forward": [], "update": []}
     assert model.env is not None
     model.env.step = timed(model.env.step, parts["environment"])  # type: ignore[method-assign]

@@ -13,6 +13,7 @@ from torch.distributions import Categorical, Distribution
 
 from seeupo_gym.agents.method.batches import TurnBatch
 from seeupo_gym.agents.method.errors import NonFiniteError
+from seeupo_gym.agents.method.modes import layers_with_modes
 from seeupo_gym.agents.method.policy import TrainablePolicies
 from seeupo_gym.agents.method.threads import SMALL_MATRIX
 
@@ -175,6 +176,15 @@ class ModulePolicies(TrainablePolicies):
         :raises NonFiniteError: if it gives NaN or infinity
         """
         n_rows = len(batch.log_probs)
+        policy = self.policies[self.index(turn)]
+        if isinstance(policy, nn.Module):
+            for layer in layers_with_modes(policy):
+                if layer.training:
+                    raise ValueError(
+                        f"the policy of turn {turn} has a {type(layer).__name__} in training mode, so that its "
+                        "log-probabilities change with every call and importance ratios with them: call policy.eval() "
+                        "before collecting and updating"
+                    )
         try:
             log_prob, entropy = self.evaluate_actions(
                 batch.observations, batch.actions, turn, batch.action_masks, with_entropy=True, check_logits=True

@@ -22,6 +22,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from seeupo_gym.agents.method.errors import NonFiniteError
+from seeupo_gym.agents.method.modes import layers_with_modes
 from seeupo_gym.agents.policies.distributions import (
     log_prob_and_entropy,
     n_components,
@@ -121,7 +122,24 @@ class SeeUPOPolicy(TurnPolicy):
         self.action_dist: Distribution = make_distribution(action_space)
         self.turns = nn.ModuleList(self._make_network() for _ in range(n_policies))
         groups = [{"params": list(network.parameters())} for network in self.turns]
+        self.set_training_mode(False)
+        if layers := layers_with_modes(self):
+            warnings.warn(
+                f"{type(layers[0]).__name__} has no effect in SeeUPO but that of evaluation mode: importance ratios "
+                "compare with log-probabilities recorded at collection, so the update uses the same mode. Leave it "
+                "out, or regularise by ent_coef or the optimizer's weight_decay",
+                stacklevel=2,
+            )
         self.optimizer = self.optimizer_class(groups, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+
+    def set_training_mode(self, mode: bool) -> None:
+        """
+        Stay in evaluation mode, whatever is asked for.
+
+        Importance ratios compare with log-probabilities that were recorded at collection, without dropout and with the
+        running statistics of batch normalisation; an update in another mode would take noise for change.
+        """
+        super().set_training_mode(False)
 
     def _make_network(self) -> ActionNetwork:
         """Make the network of one turn; called once a turn."""

@@ -29,7 +29,8 @@ class BackwardInductionOptimizer:
     ``torch.distributions.Distribution``; or any object with ``log_prob(states, actions)`` and ``parameters()``
     (and ``entropy(states)``, for an entropy bonus), which comes first where a module has it.
     Policies are called as they are. Dropout and batch normalisation in training mode are refused, since importance
-    ratios compare log-probabilities of one mode. Turns whose policies share parameters move each other. Small policies are updated with one torch thread, as more would wait for each other.
+    ratios compare log-probabilities of one mode. Turns whose policies share parameters move each other. Small policies
+    are updated with one torch thread, as more would wait for each other.
 
     :param policies: one policy per turn, or one for all turns; they stay on their device
     :param optimizer_class: optimizer, one per distinct policy

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import pathlib
+import sys
 import zipfile
 from collections.abc import Iterable
+from importlib import import_module
 from typing import Any, TypeVar
 
 import torch as th
@@ -14,12 +16,18 @@ from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 
+# Classes in files of version 0.1.0 are looked for under the names that their modules had then.
+_MOVED = {
+    "seeupo_gym.agents.candidates": "seeupo_gym.agents.policies.candidates",
+    "seeupo_gym.agents.staged": "seeupo_gym.agents.method.staged",
+}
+
 SelfSavedAlgorithm = TypeVar("SelfSavedAlgorithm", bound="SavedAlgorithm")
 _File = str | pathlib.Path | io.BufferedIOBase
 
 
 class SavedAlgorithm(BaseAlgorithm):
-    """What :class:`~seeupo_gym.agents.group_algorithm.GroupAlgorithm` adds to SB3's saving and loading."""
+    """Saving and loading, as SB3 has it, of algorithms whose policies may keep their weights by themselves."""
 
     policy: TurnPolicy
     policy_class: Any
@@ -27,7 +35,7 @@ class SavedAlgorithm(BaseAlgorithm):
     group_size: int
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        return ["policy.optimizer"] if self.policy_class.saves_weights_itself else ["policy", "policy.optimizer"], []
+        return ["policy.optimizer"] if self.policy.weights is not None else ["policy", "policy.optimizer"], []
 
     def save(self, path: _File, exclude: Iterable[str] | None = None, include: Iterable[str] | None = None) -> None:
         """
@@ -38,9 +46,9 @@ class SavedAlgorithm(BaseAlgorithm):
         :param include: attributes to save that are left out otherwise
         """
         super().save(path, exclude, include)
-        if self.policy_class.saves_weights_itself:
+        if self.policy.weights is not None:
             with zipfile.ZipFile(_archive(path), "a") as archive:
-                self.policy.write_weights(archive)
+                self.policy.weights.write(archive)
 
     @classmethod
     def load(
@@ -65,6 +73,8 @@ class SavedAlgorithm(BaseAlgorithm):
         :param kwargs: attributes to change
         :return: the model, which goes on as the one that was saved; with ``seed=...`` its random streams begin anew
         """
+        for name, moved in _MOVED.items():
+            sys.modules.setdefault(name, import_module(moved))
         model = super().load(path, None, device, custom_objects, print_system_info, **kwargs)
         if env is not None:
             n_episodes = model.n_groups * model.group_size
@@ -92,13 +102,13 @@ class SavedAlgorithm(BaseAlgorithm):
             self._read_weights(load_path_or_dict)
 
     def _read_weights(self, path: _File) -> None:
-        if self.policy_class.saves_weights_itself:
+        if self.policy.weights is not None:
             with zipfile.ZipFile(_archive(path)) as archive:
-                self.policy.read_weights(archive)
+                self.policy.weights.read(archive)
 
 
 def _archive(path: _File) -> Any:
-    """The file that SB3 reads or writes for a path: with the suffix .zip where there is none."""
+    """Return the file that SB3 reads or writes for a path: with the suffix .zip where there is none."""
     if isinstance(path, (str, pathlib.Path)):
         return path if pathlib.Path(path).is_file() else f"{path}.zip"
     path.seek(0)

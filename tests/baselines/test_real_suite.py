@@ -9,7 +9,8 @@ import pytest
 from seeupo_gym import make_vec
 from seeupo_gym.agents.policies.turns import find_horizon
 from seeupo_gym.baselines.presets import PRESETS
-from seeupo_gym.baselines.registry import get_algorithm, missing_packages
+from seeupo_gym.baselines.registry import get_algorithm
+from seeupo_gym.benchmark.environments import missing_packages
 from seeupo_gym.cli import main
 
 REAL = PRESETS["real"]

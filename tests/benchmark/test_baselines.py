@@ -35,10 +35,11 @@ from seeupo_gym.baselines import (
     register_algorithm,
     run_benchmark,
 )
-from seeupo_gym.baselines.registry import check_env, env_name, policy_for, unregister_algorithm
+from seeupo_gym.baselines.registry import policy_for, unregister_algorithm
 from seeupo_gym.benchmark import results as results_module
 from seeupo_gym.benchmark import run as benchmark
 from seeupo_gym.benchmark import runner
+from seeupo_gym.benchmark.environments import check_env, env_name
 from seeupo_gym.benchmark.jobs import Job, load_model, run_job
 from seeupo_gym.benchmark.plots import learning_curve_figure
 from seeupo_gym.benchmark.results import COLUMNS, SettingsDifferError, read_rows, write_atomically

@@ -8,7 +8,7 @@ import gymnasium as gym
 import pytest
 
 from seeupo_gym.envs import NAMESPACE
-from seeupo_gym.envs.suites import SUITE_ENTRY_POINTS
+from seeupo_gym.envs.registration import SUITE_ENTRY_POINTS
 
 PACKAGES = {
     "AppWorld-v0": "appworld",

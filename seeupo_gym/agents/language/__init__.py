@@ -1,19 +1,24 @@
 """Language-model policies: a Hugging Face causal LM learns text environments. transformers is imported when needed."""
 
-import importlib
-from typing import Any
+from __future__ import annotations
 
-_MODULES = {
-    "CausalLMPolicy": "policy",
-    "ChatView": "chat",
-    "bfcl_functions": "chat",
-    "make_chat_vec": "chat",
-}
+from typing import TYPE_CHECKING
+
+from seeupo_gym.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from seeupo_gym.agents.language.chat import ChatView, make_chat_vec
+    from seeupo_gym.agents.language.policy import CausalLMPolicy
+    from seeupo_gym.envs.suites.bfcl import bfcl_functions
 
 __all__ = ["CausalLMPolicy", "ChatView", "bfcl_functions", "make_chat_vec"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "CausalLMPolicy": "agents.language.policy",
+        "ChatView": "agents.language.chat",
+        "bfcl_functions": "envs.suites.bfcl",
+        "make_chat_vec": "agents.language.chat",
+    },
+)

@@ -13,6 +13,8 @@ from torch.distributions import Categorical, Distribution
 
 from seeupo_gym.agents.method.batches import TurnBatch
 from seeupo_gym.agents.method.errors import NonFiniteError
+from seeupo_gym.agents.method.modes import layers_with_modes
+from seeupo_gym.agents.method.policy import TrainablePolicies
 from seeupo_gym.agents.method.threads import SMALL_MATRIX
 
 _DIVERGED = "its weights diverged (try a smaller learning rate or max_grad_norm) or its input is extreme"
@@ -25,15 +27,15 @@ class LogProbPolicy(Protocol):
         """Log-probabilities, shape (batch,), or (batch, tokens) where those were recorded; with gradients."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """What there is to train."""
+        """Return the parameters to train."""
 
 
 Policy = nn.Module | LogProbPolicy
 
 
-class ModulePolicies:
+class ModulePolicies(TrainablePolicies):
     """
-    Modules as the turn policies that :func:`~seeupo_gym.agents.method.sequential.sequential_update` takes.
+    Torch modules as the turn policies that the update takes.
 
     There is one optimizer per distinct module, so that updating a turn leaves the others' parameters and optimizer
     state untouched.
@@ -78,12 +80,12 @@ class ModulePolicies:
 
     @property
     def device(self) -> th.device:
-        """Where the parameters are."""
+        """Device of the parameters."""
         return self.turn_parameters(0)[0].device
 
     @property
     def small(self) -> bool:
-        """Whether one torch thread is faster than several."""
+        """True where one torch thread is faster than several."""
         return self.device.type == "cpu" and all(
             param.numel() < SMALL_MATRIX for turn in range(len(self.policies)) for param in self.turn_parameters(turn)
         )
@@ -95,21 +97,15 @@ class ModulePolicies:
         return reduce(th.promote_types, dtypes, th.float32)
 
     def index(self, turn: int) -> int:
-        """Which of the policies plays a turn."""
+        """Return the number of the policy that plays a turn."""
         return 0 if self.shared else turn
 
     def turn_parameters(self, turn: int) -> list[nn.Parameter]:
-        """The parameters that the update of a turn moves."""
         return [param for group in self.optimizers[self.index(turn)].param_groups for param in group["params"]]
 
     def step_optimizer(self, *turns: int) -> None:
-        """Take a step with each of the optimizers of these turns."""
         for optimizer in dict.fromkeys(self.optimizers[self.index(turn)] for turn in turns):
             optimizer.step()
-
-    def reference_log_probs(self, obs: PyTorchObs, actions: th.Tensor, turn: int) -> th.Tensor:
-        """There is no reference policy."""
-        raise NotImplementedError("modules of one's own have no reference policy")
 
     def evaluate_actions(
         self,
@@ -180,6 +176,15 @@ class ModulePolicies:
         :raises NonFiniteError: if it gives NaN or infinity
         """
         n_rows = len(batch.log_probs)
+        policy = self.policies[self.index(turn)]
+        if isinstance(policy, nn.Module):
+            for layer in layers_with_modes(policy):
+                if layer.training:
+                    raise ValueError(
+                        f"the policy of turn {turn} has a {type(layer).__name__} in training mode, so that its "
+                        "log-probabilities change with every call and importance ratios with them: call policy.eval() "
+                        "before collecting and updating"
+                    )
         try:
             log_prob, entropy = self.evaluate_actions(
                 batch.observations, batch.actions, turn, batch.action_masks, with_entropy=True, check_logits=True

@@ -33,7 +33,7 @@ class TurnBatch(NamedTuple):
     """Index of each row's episode; no episode occurs twice."""
     action_masks: th.Tensor | None
     token_mask: th.Tensor | None = None
-    """Which tokens each action has, shape (batch, tokens); None: all of them."""
+    """Mask of the tokens that each action has, shape (batch, tokens); None: all of them."""
     reference_log_probs: th.Tensor | None = None
     """Of the tokens under the reference policy, shape (batch, tokens), where the update has a penalty for it."""
 
@@ -48,6 +48,16 @@ class TurnBatch(NamedTuple):
             None if self.token_mask is None else self.token_mask[rows],
             None if self.reference_log_probs is None else self.reference_log_probs[rows],
         )
+
+    def split(self, size: int | None) -> list[TurnBatch]:
+        """
+        Divide the batch into pieces, in order.
+
+        :param size: rows in a piece; None: one piece
+        """
+        if size is None:
+            return [self]
+        return [self.rows(rows) for rows in th.arange(len(self.episodes), device=self.episodes.device).split(size)]
 
 
 class WeightedTurn(NamedTuple):

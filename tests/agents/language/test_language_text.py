@@ -16,15 +16,9 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 from seeupo_gym.agents.language import ChatView, bfcl_functions, make_chat_vec
 from seeupo_gym.agents.language.chat import text_env
 from seeupo_gym.agents.language.checks import check_context
-from seeupo_gym.agents.language.loading import (
-    context_limit,
-    end_of_turn,
-    find_source,
-    load_model,
-    load_tokenizer,
-    stop_token_ids,
-)
+from seeupo_gym.agents.language.loading import context_limit, find_source, load_model, load_tokenizer
 from seeupo_gym.agents.language.tiny import build, collect_texts
+from seeupo_gym.agents.language.tokens import end_of_turn, stop_token_ids
 from seeupo_gym.agents.policies.turns import find_horizon, observed_turns
 from seeupo_gym.envs import ENTRY_POINTS, NAMESPACE
 from seeupo_gym.envs.episodes import EpisodeLanes

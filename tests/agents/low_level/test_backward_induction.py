@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from helpers.updates import method_settings, sequential_update
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stable_baselines3.common.preprocessing import preprocess_obs
@@ -18,7 +19,6 @@ from seeupo_gym import SeeUPO, make_vec
 from seeupo_gym.agents import BackwardInductionOptimizer, MultiTurnTrajectory, NonFiniteError
 from seeupo_gym.agents.method.advantages import ADVANTAGE_ESTIMATORS, NORMALIZATIONS
 from seeupo_gym.agents.method.batches import TurnBatch
-from seeupo_gym.agents.method.sequential import UpdateSettings, sequential_update
 
 PLAIN = dict(optimizer_class=th.optim.SGD, learning_rate=1.0, n_epochs=1, max_grad_norm=None)
 
@@ -150,7 +150,7 @@ def test_an_epoch_is_the_engine_bit_for_bit(changes, rule, order):
         batches,
         advantages,
         order,
-        UpdateSettings(rule, **values),
+        method_settings(update_rule=rule, **values),
         th.Generator().manual_seed(5),
     )
     before = parameters_of(policies)
@@ -638,8 +638,8 @@ class SharedTrunk(Logits):
         (lambda: [Logits().requires_grad_(False)], {}, "turn 0 has no parameters that require a gradient"),
         (lambda: [Logits(), th.nn.Linear(3, 3, device="meta")], {}, r"one device, got \['cpu', 'meta'\]"),
         (lambda: [Logits()], dict(update_rule="ppo"), "update_rule must be one of.*'ppo'"),
-        (lambda: [Logits()], dict(gamma=0.0), r"gamma must be in \(0, 1\]"),
-        (lambda: [Logits()], dict(n_epochs=0), "n_epochs must be at least 1"),
+        (lambda: [Logits()], dict(gamma=0.0), r"gamma must be a finite number of at most 1 and above 0"),
+        (lambda: [Logits()], dict(n_epochs=0), "n_epochs must be an integer of at least 1"),
         (lambda: [Logits()], dict(update_rule="trust_region"), "needs target_kl"),
         (lambda: [Logits(), Logits()], dict(update_order=[0]), "each of the turns 0 to 1 once"),
         (

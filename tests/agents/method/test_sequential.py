@@ -1,15 +1,19 @@
 """The sequential update against an independent NumPy implementation, and its invariants."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from helpers.updates import method_settings, sequential_update
 
+from seeupo_gym import SeeUPO
 from seeupo_gym.agents import NonFiniteError, SeeUPOPolicy
-from seeupo_gym.agents.method import sequential
 from seeupo_gym.agents.method.batches import TurnBatch
-from seeupo_gym.agents.method.sequential import UpdateSettings, clip_gradients, sequential_update, turn_order
+from seeupo_gym.agents.method.sequential import Clip, clip_gradients, turn_order
 
+CHAIN = "seeupo_gym/ContextChain-v0"
 N_ACTIONS = 3
 LEARNING_RATE = 1.0
 
@@ -22,7 +26,7 @@ def make_policy(n_turns=2, optimizer_class=th.optim.SGD, seed=0, learning_rate=L
             spaces.Discrete(4),
             spaces.Discrete(N_ACTIONS),
             lambda _: learning_rate,
-            n_turns=n_turns,
+            n_policies=n_turns,
             net_arch=[],
             ortho_init=False,
             optimizer_class=optimizer_class,
@@ -42,13 +46,11 @@ def make_batches(policy, episodes_by_turn, seed=0):
 
 
 def settings(**changes):
-    values = dict(n_epochs=1, batch_size=None, clip_low=0.2, clip_high=0.2, factor_clip=0.2)
-    values |= dict(ent_coef=0.0, kl_coef=0.0, target_kl=None, max_grad_norm=None)
-    return UpdateSettings(**(values | changes))
+    return method_settings(**changes)
 
 
 def weights(policy, turn):
-    net = policy.turns[policy.network_index(turn)].action_net
+    net = policy.turns[policy.policy_index(turn)].action_net
     return net.weight.detach().double().numpy().copy(), net.bias.detach().double().numpy().copy()
 
 
@@ -57,16 +59,33 @@ def log_softmax(logits):
     return logits - np.log(np.exp(logits).sum(axis=0))
 
 
-def reference_update(policy, batches, advantages, order, n_epochs, learning_rate, delta=0.2, eps=0.2):
+def clip_product(ratios, delta):
+    """Equation 8, one ratio after the other."""
+    factor = 1.0
+    for ratio in ratios:
+        factor = np.clip(factor * np.clip(ratio, 1 - delta, 1 + delta), 1 - delta, 1 + delta)
+    return factor
+
+
+def reference_update(policy, batches, advantages, order, n_epochs, learning_rate, delta=0.2, eps=0.2, n_sweeps=1):
     """One iteration with plain gradient ascent, in NumPy, episode by episode."""
-    factors = np.ones(len(advantages))
-    params = {}
-    for turn in order:
-        weight, bias = weights(policy, turn)
+    params = {turn: weights(policy, turn) for turn in order}
+    # The ratio of each turn of each episode, 1 where the episode did not reach the turn or the turn is not updated yet.
+    ratios = np.ones((len(batches), len(advantages)))
+    olds = {}
+    for turn in order * n_sweeps:
+        weight, bias = params[turn]
+        position = order.index(turn)
+        later, earlier = order[position + 1 :], order[:position]
+        before = [clip_product(ratios[earlier, e], delta) for e in range(len(advantages))]
+        after = [clip_product(ratios[later[::-1], e], delta) for e in range(len(advantages))]
+        factors = np.array([np.clip(b * a, 1 - delta, 1 + delta) for b, a in zip(before, after, strict=True)])
         obs, actions, episodes = (
             t.numpy() for t in (batches[turn].observations, batches[turn].actions, batches[turn].episodes)
         )
-        old = np.array([log_softmax(weight[:, s] + bias)[a] for s, a in zip(obs, actions, strict=True)])
+        if turn not in olds:
+            olds[turn] = np.array([log_softmax(weight[:, s] + bias)[a] for s, a in zip(obs, actions, strict=True)])
+        old = olds[turn]
         for _ in range(n_epochs):
             grad_weight, grad_bias = np.zeros_like(weight), np.zeros_like(bias)
             for s, a, e, before in zip(obs, actions, episodes, old, strict=True):
@@ -80,9 +99,8 @@ def reference_update(policy, batches, advantages, order, n_epochs, learning_rate
             weight, bias = weight + learning_rate * grad_weight, bias + learning_rate * grad_bias
         params[turn] = (weight, bias)
         for s, a, e, before in zip(obs, actions, episodes, old, strict=True):
-            ratio = np.exp(log_softmax(weight[:, s] + bias)[a] - before)
-            factors[e] = np.clip(factors[e] * np.clip(ratio, 1 - delta, 1 + delta), 1 - delta, 1 + delta)
-    return params, factors
+            ratios[turn, e] = np.exp(log_softmax(weight[:, s] + bias)[a] - before)
+    return params, np.array([clip_product(ratios[order, e], delta) for e in range(len(advantages))])
 
 
 # Episode 1 ends after turn 0 and episode 3 after turn 1; rows are not in the order of episodes.
@@ -91,23 +109,29 @@ ADVANTAGES = np.array([2.0, -1.0, 0.5, -1.5])
 
 
 @pytest.mark.parametrize("order", [[2, 1, 0], [0, 1, 2], [1, 2, 0]])
-@pytest.mark.parametrize("n_epochs", [1, 3])
-def test_iteration_equals_the_numpy_reference(order, n_epochs):
-    policy = make_policy(n_turns=3, learning_rate=0.1)
+@pytest.mark.parametrize(("n_sweeps", "n_epochs"), [(1, 1), (1, 3), (2, 1), (3, 2)])
+def test_iteration_equals_the_numpy_reference(order, n_sweeps, n_epochs):
+    learning_rate = 0.1 if n_sweeps == 1 else 0.03
+    policy = make_policy(n_turns=3, learning_rate=learning_rate)
     batches = make_batches(policy, EPISODES_BY_TURN)
-    expected, factors = reference_update(policy, batches, ADVANTAGES, order, n_epochs, 0.1)
+    expected, factors = reference_update(policy, batches, ADVANTAGES, order, n_epochs, learning_rate, n_sweeps=n_sweeps)
     assert np.any(factors == 1.2), "the example should reach the clip range"
     assert np.any((factors > 0.8) & (factors < 1.2)), factors
     advantages = th.as_tensor(ADVANTAGES, dtype=th.float32)
     stats = sequential_update(
-        policy, batches, advantages, [[t] for t in order], settings(n_epochs=n_epochs), th.Generator()
+        policy,
+        batches,
+        advantages,
+        [[t] for t in order],
+        settings(n_sweeps=n_sweeps, n_epochs=n_epochs),
+        th.Generator(),
     )
     for turn, (weight, bias) in expected.items():
         got_weight, got_bias = weights(policy, turn)
         np.testing.assert_allclose(got_weight, weight, atol=2e-6)
         np.testing.assert_allclose(got_bias, bias, atol=2e-6)
-    assert stats[order[0]].factor_mean == 1.0
-    assert stats[order[0]].n_gradient_steps == n_epochs
+    assert (stats[order[0]].factor_mean == 1.0) == (n_sweeps == 1), "in later sweeps the other turns have moved"
+    assert stats[order[0]].n_gradient_steps == n_sweeps * n_epochs
 
 
 def test_hand_computed_two_turns():
@@ -182,10 +206,10 @@ def test_updating_a_turn_leaves_every_other_turn_bit_identical():
         assert not any(same) if turn == 1 else all(same)
 
 
-def test_factors_stay_with_their_episodes_in_shuffled_minibatches(monkeypatch):
+def test_factors_stay_with_their_episodes_in_shuffled_minibatches():
     """Observations name the episode; the weight of every row must be the advantage times that episode's factor."""
     policy = SeeUPOPolicy(
-        spaces.Discrete(32), spaces.Discrete(2), lambda _: 0.5, n_turns=2, net_arch=[], optimizer_class=th.optim.SGD
+        spaces.Discrete(32), spaces.Discrete(2), lambda _: 0.5, n_policies=2, net_arch=[], optimizer_class=th.optim.SGD
     )
     rng = np.random.default_rng(0)
     advantages = th.as_tensor(rng.normal(size=32), dtype=th.float32)
@@ -196,21 +220,15 @@ def test_factors_stay_with_their_episodes_in_shuffled_minibatches(monkeypatch):
         with th.no_grad():
             log_probs, _ = policy.evaluate_actions(episodes, actions, turn)
         batches.append(TurnBatch(episodes, actions, log_probs, episodes, None))
-    seen, rows = [], []
-    evaluate, surrogate = policy.evaluate_actions, sequential.surrogate
+    seen = []
 
-    def spy_evaluate(obs, actions, turn, masks=None, **kwargs):
-        rows.append((turn, obs))
-        return evaluate(obs, actions, turn, masks, **kwargs)
+    class Spy(Clip):
+        def objective(self, policy, part, settings):
+            seen.extend((rows.turn, rows.batch.observations, rows.weighted_advantages) for rows in part)
+            return super().objective(policy, part, settings)
 
-    def spy_surrogate(log_prob, old_log_prob, lengths, weighted, settings):
-        seen.append((*rows[-1], weighted))
-        return surrogate(log_prob, old_log_prob, lengths, weighted, settings)
-
-    monkeypatch.setattr(policy, "evaluate_actions", spy_evaluate)
-    monkeypatch.setattr(sequential, "surrogate", spy_surrogate)
-    sequential_update(policy, batches, advantages, [[1], [0]], settings(batch_size=5, n_epochs=2), th.Generator())
-    monkeypatch.undo()
+    spied = settings(batch_size=5, n_epochs=2, update_rule=Spy())
+    sequential_update(policy, batches, advantages, [[1], [0]], spied, th.Generator())
     with th.no_grad():
         log_probs, _ = policy.evaluate_actions(batches[1].observations, batches[1].actions, 1)
     factors = th.ones(32)
@@ -338,3 +356,28 @@ def test_turn_orders():
     assert turn_order(5, [1, 2, 0], generator) == [[1], [4], [3], [2], [0]], (
         "turns 3 and 4 are played by the last policy"
     )
+
+
+@pytest.mark.parametrize("update_order", ["reverse", [1, 3, 0, 2, 5, 4]])
+def test_seeupo_trains_by_algorithm_1(update_order):
+    """Advantages, two sweeps, turn after turn in order, then factors: against the loop on a copy of the policy."""
+    kwargs = dict(net_arch=[], optimizer_class=th.optim.SGD)
+    settings = dict(n_groups=4, group_size=4, n_sweeps=2, n_epochs=2, learning_rate=0.5, max_grad_norm=None)
+    model = SeeUPO("MlpPolicy", CHAIN, seed=0, update_order=update_order, policy_kwargs=kwargs, **settings)
+    _, callback = model._setup_learn(10_000)
+    model.collect_rollouts(model.env, callback, model.rollout_buffer)
+    twin, buffer = deepcopy(model.policy), model.rollout_buffer
+    model.train()
+
+    returns = buffer.rewards.sum(axis=0)
+    advantages = returns - returns.mean(axis=1, keepdims=True)
+    advantages = th.as_tensor((advantages / advantages.std()).reshape(-1), dtype=th.float32)
+    for group in twin.optimizer.param_groups:
+        group["lr"] = 0.5
+    order = [[t] for t in ([5, 4, 3, 2, 1, 0] if update_order == "reverse" else update_order)]
+    by_hand = method_settings(n_sweeps=2, n_epochs=2, ratio_level="joint")
+    sequential_update(twin, buffer.turn_batches, advantages, order, by_hand, th.Generator())
+    for turn in range(6):
+        th.testing.assert_close(
+            model.policy.turns[turn].action_net.weight, twin.turns[turn].action_net.weight, rtol=1e-5, atol=1e-6
+        )

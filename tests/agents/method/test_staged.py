@@ -9,7 +9,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from seeupo_gym import SeeUPO, make_vec
-from seeupo_gym.agents.method.staged import Stages, StageSettings, act_in_stage
+from seeupo_gym.agents.method.settings import StageSettings
+from seeupo_gym.agents.method.staged import Stages
+from seeupo_gym.agents.policies.roll_in import act_in_stage
 from seeupo_gym.baselines import get_algorithm
 from seeupo_gym.benchmark.evaluation import evaluate, stage_note
 from seeupo_gym.benchmark.jobs import Job, run_job, save_model

@@ -3,16 +3,17 @@
 import numpy as np
 import pytest
 import torch as th
+from helpers.updates import method_settings, sequential_update
 
 from seeupo_gym import SeeUPO
 from seeupo_gym.agents.method.batches import TurnBatch
 from seeupo_gym.agents.method.objective import at_ratio_level, mean_over_tokens
-from seeupo_gym.agents.method.sequential import UpdateSettings, sequential_update
+from seeupo_gym.agents.method.policy import TrainablePolicies
 
 N, TOKENS, WORDS = 10, 4, 5
 
 
-class TokenPolicy:
+class TokenPolicy(TrainablePolicies):
     """Log-probabilities per token from a table of logits, 0 where there is no token."""
 
     def __init__(self, mask, learning_rate=0.1):
@@ -85,7 +86,7 @@ def test_a_step_is_the_gradient_of_the_definition(level, extra, micro_batch_size
     expected = by_definition(policy, batch, advantages, level, **extra)
     (gradient,) = th.autograd.grad(expected, policy.logits)
     after = policy.logits.detach() + 0.1 * gradient
-    settings = UpdateSettings(ratio_level=level, micro_batch_size=micro_batch_size, **extra)
+    settings = method_settings(ratio_level=level, micro_batch_size=micro_batch_size, **extra)
     stats = sequential_update(policy, [batch], advantages, [[0]], settings, th.Generator())[0]
     th.testing.assert_close(policy.logits.detach(), after)
     assert stats.policy_loss == pytest.approx(-expected.item())
@@ -99,7 +100,7 @@ def test_micro_batches_give_the_update_of_one_batch_with_minibatches_epochs_and_
     tables = []
     for micro_batch_size in (None, 2):
         policy, batch, advantages = make()
-        settings = UpdateSettings(
+        settings = method_settings(
             ratio_level="sequence", n_epochs=3, batch_size=5, micro_batch_size=micro_batch_size, max_grad_norm=0.01
         )
         sequential_update(policy, [batch], advantages, [[0]], settings, th.Generator().manual_seed(0))
@@ -113,7 +114,9 @@ def test_micro_batches_obey_the_kl_target():
         policy, batch, advantages = make()
         policy.optimizer.param_groups[0]["lr"] = 50.0
         exact = policy.tokens(policy.logits, batch.observations, batch.actions).detach()
-        settings = UpdateSettings(ratio_level="sequence", n_epochs=9, micro_batch_size=micro_batch_size, target_kl=0.05)
+        settings = method_settings(
+            ratio_level="sequence", n_epochs=9, micro_batch_size=micro_batch_size, target_kl=0.05
+        )
         on_policy = batch._replace(log_probs=exact)
         steps.append(sequential_update(policy, [on_policy], advantages, [[0]], settings, th.Generator())[0])
     assert steps[0].n_gradient_steps == steps[1].n_gradient_steps < 9
@@ -122,7 +125,7 @@ def test_micro_batches_obey_the_kl_target():
 def test_statistics_by_hand():
     policy, batch, advantages = make()
     policy.optimizer.param_groups[0]["lr"] = 0.0
-    settings = UpdateSettings(ratio_level="sequence", reference_kl_coef=0.1)
+    settings = method_settings(ratio_level="sequence", reference_kl_coef=0.1)
     stats = sequential_update(policy, [batch], advantages, [[0]], settings, th.Generator())[0]
     new = policy.tokens(policy.logits, batch.observations, batch.actions).detach()
     token, sequence, kl, reference = [], [], [], []
@@ -142,11 +145,28 @@ def test_statistics_by_hand():
     assert stats.reference_kl == pytest.approx(np.mean(reference))
 
 
+def test_the_kl_to_a_reference_of_whole_actions_is_called_that():
+    """A policy with one log-probability per action has no statistics of tokens."""
+    policy, batch, advantages = make()
+    policy.optimizer.param_groups[0]["lr"] = 0.0
+    tokens, reference = policy.tokens, policy.reference
+    policy.tokens = lambda *arguments: tokens(*arguments).sum(dim=1)
+    batch = batch._replace(log_probs=batch.log_probs.sum(dim=1), token_mask=None)
+    stats = sequential_update(
+        policy, [batch], advantages, [[0]], method_settings(reference_kl_coef=0.1), th.Generator()
+    )
+    assert stats[0].token_clip_fraction is None
+    assert stats[0].sequence_clip_fraction is None
+    with th.no_grad():
+        now, then = (policy.tokens(t, batch.observations, batch.actions) for t in (policy.logits, reference))
+    assert stats[0].reference_kl == pytest.approx(((then - now).exp() - 1.0 - (then - now)).mean().item())
+
+
 @pytest.mark.parametrize("level", ["joint", "sequence", "token"])
 def test_padding_tokens_change_nothing(level):
     """Two more columns of tokens that no action has."""
     policy, batch, advantages = make()
-    settings = UpdateSettings(ratio_level=level, ent_coef=0.1, reference_kl_coef=0.1)
+    settings = method_settings(ratio_level=level, ent_coef=0.1, reference_kl_coef=0.1)
     sequential_update(policy, [batch], advantages, [[0]], settings, th.Generator())
     padded, batch, advantages = make()
     wide = th.cat([padded.mask, th.zeros((N, 2), dtype=th.bool)], dim=1)
@@ -185,5 +205,5 @@ def test_a_policy_without_a_reference_says_so():
 
 
 def test_a_micro_batch_has_at_least_one_row():
-    with pytest.raises(ValueError, match="micro_batch_size must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="micro_batch_size must be an integer of at least 1, got 0"):
         SeeUPO("MlpPolicy", "seeupo_gym/ToolChain-v0", micro_batch_size=0)

@@ -212,7 +212,7 @@ def test_log_probabilities_and_entropies_have_the_gradients_of_the_valid_scores_
 
 
 def test_each_turn_has_a_scorer_of_its_own():
-    policy = make_policy(n_turns=3)
+    policy = make_policy(n_policies=3)
     assert [type(network) for network in policy.turns] == [CandidateScorer] * 3
     assert len({id(param) for param in policy.parameters()}) == 3 * len(list(policy.turns[0].parameters()))
     obs, before = batch(), copy.deepcopy(policy.state_dict())

@@ -7,7 +7,7 @@ import pytest
 from seeupo_gym.envs.counter_rng import uniform
 from seeupo_gym.envs.messages import MessageError
 from seeupo_gym.envs.task import HELD_OUT_SEED, NO_ACTION
-from seeupo_gym.envs.tasks.slot_dialogue import SlotDialogue
+from seeupo_gym.envs.tasks.slot_dialogue_dynamics import SlotDialogue
 from seeupo_gym.envs.tasks.slot_dialogue_world import ITEMS, LEVELS, NOTHING, QUESTIONS, SLOTS, Act, Reply
 
 ENV_ID = "seeupo_gym/SlotDialogue-v0"

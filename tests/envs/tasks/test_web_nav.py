@@ -6,7 +6,7 @@ import pytest
 
 from seeupo_gym.envs.messages import MessageError
 from seeupo_gym.envs.task import HELD_OUT_SEED, NO_ACTION
-from seeupo_gym.envs.tasks.web_nav import NOT_LOADED, OK, PARTIAL_CREDIT, REFUSED, WebNav
+from seeupo_gym.envs.tasks.web_nav_dynamics import NOT_LOADED, OK, PARTIAL_CREDIT, REFUSED, WebNav
 from seeupo_gym.envs.tasks.web_nav_site import (
     ATTRIBUTES,
     AVAILABLE,

@@ -1,17 +1,73 @@
-"""The trust-region rule: a natural-gradient step with a line search, in the role TRPO's step has in HATRPO."""
+"""The rule "trust_region": a natural-gradient step with a line search, in the role TRPO's step has in HATRPO."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch as th
 from sb3_contrib.common.utils import conjugate_gradient_solver
+
+from seeupo_gym.agents.method.batches import WeightedTurn
+from seeupo_gym.agents.method.objective import action_kl
+from seeupo_gym.agents.method.policy import TrainablePolicies
+from seeupo_gym.agents.method.rules.kl_penalty import KLPenalty
+from seeupo_gym.agents.method.sequential import Ascent, non_finite, parameters
+from seeupo_gym.agents.method.settings import MethodSettings
 
 # As in sb3-contrib's TRPO.
 CG_MAX_STEPS = 15
 CG_DAMPING = 0.1
 LINE_SEARCH_SHRINKING = 0.8
 LINE_SEARCH_STEPS = 10
+
+
+# Settings of gradient ascent, and of policies whose second derivatives are not known.
+_NOT_HERE = ("batch_size", "micro_batch_size", "reference_kl_coef")
+
+
+class TrustRegion(KLPenalty):
+    """
+    The importance ratio under a bound on the KL divergence (arXiv:1502.05477, eq. 14): one step with all episodes of a
+    turn, whose KL is at most ``target_kl``.
+    """
+
+    second_derivatives = True
+
+    def check(self, settings: MethodSettings) -> None:
+        if settings.target_kl is None:
+            raise ValueError('update_rule="trust_region" needs target_kl, the bound of its steps (for example 0.01)')
+        for name in _NOT_HERE:
+            if getattr(settings, name):
+                raise ValueError(
+                    f'{name} is for update_rule="clip", "reinforce" and "kl_penalty", got {getattr(settings, name)}: '
+                    '"trust_region" takes one step, with all episodes of a turn at once and no reference policy'
+                )
+
+    def n_passes(self, settings: MethodSettings) -> int:
+        return 1
+
+    def maximise(
+        self, policy: TrainablePolicies, block: list[WeightedTurn], settings: MethodSettings, generator: th.Generator
+    ) -> Ascent:
+        assert settings.target_kl is not None
+        start: list[th.Tensor] = []
+        n_rows = sum(len(rows.weighted_advantages) for rows in block)
+
+        def evaluate() -> tuple[th.Tensor, th.Tensor]:
+            objective, log_probs = self.objective(policy, block, settings)
+            if not start:
+                start.extend(log_prob.detach() for log_prob in log_probs)
+            kl = objective.new_zeros(())
+            for rows, log_prob, before in zip(block, log_probs, start, strict=True):
+                of_turn = action_kl(log_prob, before, self.ratio_level(settings), rows.batch.token_mask).mean()
+                kl = kl + len(rows.weighted_advantages) / n_rows * of_turn
+            return objective, kl
+
+        before, accepted = natural_gradient_step(parameters(policy, block), evaluate, settings.target_kl)
+        if not np.isfinite(before):
+            raise non_finite(-before, "its gradient", block, "the natural-gradient step")
+        return Ascent(int(accepted), -before)
 
 
 def natural_gradient_step(

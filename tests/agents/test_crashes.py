@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from helpers import collect
+from helpers.rollouts import collect
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from seeupo_gym import SeedQueue, SeeUPO

@@ -12,7 +12,8 @@ from stable_baselines3.common.logger import configure
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-from helpers import assert_close, collect  # noqa: E402
+from helpers import assert_close  # noqa: E402
+from helpers.rollouts import collect  # noqa: E402
 
 from seeupo_gym import SeeUPO  # noqa: E402
 from seeupo_gym.agents import NonFiniteError  # noqa: E402

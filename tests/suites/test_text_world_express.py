@@ -14,6 +14,7 @@ from gymnasium.utils.env_checker import check_env
 
 pytest.importorskip("textworld_express")
 
+from helpers.processes import freeze
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 from seeupo_gym.envs.suites import text_world_express
@@ -229,10 +230,10 @@ def test_crash_truncates_and_java_is_started_again(coin):
 
 
 def test_java_that_hangs_is_a_crash(coin, monkeypatch):
-    monkeypatch.setattr(text_world_express, "TIMEOUT", 2.0)
+    monkeypatch.setattr(text_world_express, "TIMEOUT", 10.0)  # in which a busy machine starts Java
     first, _ = coin.reset(seed=0)
     pid = java_of(coin).pid
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     with pytest.warns(RuntimeWarning, match="Java process of TextWorldExpress hangs; it is tried once more"):
         _, reward, terminated, truncated, info = coin.step("inventory")
     assert (reward, terminated, truncated, info["crashed"]) == (0.0, False, True, True)

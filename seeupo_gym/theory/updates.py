@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -90,6 +91,83 @@ def baseline(paths: Paths, probability: Array) -> Array:
     return paths.spread(np.repeat(mean, paths.n_actions, axis=2), 0)
 
 
+def joint_surrogate(paths: Paths, old: Array, new: Array) -> Array:
+    """
+    ``E_old[ prod_t rho_t (R - b) ]``, with the ratios as they are: in expectation ``J(new) - J(old)``.
+
+    :param paths: the trajectories of n MDPs
+    :param old: the policy that collected, shape (n, T, S, A)
+    :param new: the policy of the ratios, same shape
+    :return: shape (n,)
+    """
+    weighted = paths.probability(old)
+    weighted = weighted * (paths.returns - baseline(paths, weighted))
+    for turn in range(paths.n_turns):
+        weighted = weighted * paths.spread(_ratio(new[:, turn], old[:, turn]), turn)
+    return np.asarray(weighted.sum(axis=1))
+
+
+def block_updates(
+    paths: Paths,
+    policy: Array,
+    order: Sequence[int],
+    improve: Improve,
+    factor_clip: float,
+    tie: Tie = "nothing",
+    weights: Array | None = None,
+    n_sweeps: int = 1,
+    later_turns: bool = True,
+) -> Iterator[Array]:
+    """
+    The updates of one iteration of Algorithm 1 (arXiv:2602.06554): each turn improves on ``E_old[rho_t F (R - b)]``,
+    with F the product of the ratios of the turns updated before it. With more than one sweep over the turns, F has
+    from the second one on also the ratios of the turns still to come, as the sweep before left them.
+
+    :param paths: the trajectories of n MDPs
+    :param policy: the policy that collects, shape (n, T, S, A)
+    :param order: turns, first to last
+    :param improve: the update of one turn
+    :param factor_clip: delta of eq. 8; ``EXACT``, ``NO_FACTOR``, with which the order plays no part and all turns
+        are in effect updated at the same time, or a number
+    :param tie: what has the same policy, in ``policy`` and after an update
+    :param weights: shares of the paths in a sample, shape (n, (S A)^T); None: their exact probabilities
+    :param n_sweeps: how often all turns are updated, always from the same data
+    :param later_turns: whether F has the ratios of the turns still to come; without them it starts at 1 in each sweep
+    :return: the policy after the update of each turn, shape (n, T, S, A), which the next update changes
+    """
+    new = policy.copy()
+    probability = paths.probability(policy) if weights is None else weights
+    advantage = paths.returns - baseline(paths, probability)
+    ones = np.ones_like(probability)
+
+    def multiply(factor: Array, turn: int) -> Array:
+        return update_factor(factor, paths.spread(_ratio(new[:, turn], policy[:, turn]), turn), factor_clip)
+
+    for index in range(n_sweeps):
+        later = dict.fromkeys(order, ones)
+        if index > 0 and later_turns:
+            for after, turn in pairwise(reversed(order)):
+                later[turn] = multiply(later[after], after)
+        factor = ones
+        for turn in order:
+            weighted = probability * update_factor(factor, later[turn], factor_clip) * advantage
+            parts = [
+                paths.gather(part, turn)
+                for part in (np.maximum(weighted, 0.0), np.maximum(-weighted, 0.0), probability)
+            ]
+            old, current = policy[:, turn], new[:, turn]
+            if tie == "states":
+                old, current, parts = old[:, :1], current[:, :1], [part.sum(axis=1, keepdims=True) for part in parts]
+            improved = improve(TurnData(old, current, *parts))
+            if tie == "turns":
+                new[:] = improved[:, None]
+            else:
+                new[:, turn] = improved
+            yield new
+            if turn != order[-1]:  # no turn sees the last one's
+                factor = multiply(factor, turn)
+
+
 def sweep(
     paths: Paths,
     policy: Array,
@@ -100,39 +178,11 @@ def sweep(
     weights: Array | None = None,
 ) -> Array:
     """
-    One iteration of Algorithm 1 (arXiv:2602.06554): each turn improves on ``E_old[rho_t F (R - b)]``, with F the
-    product of the ratios of the turns updated before it.
+    One iteration of Algorithm 1 with one sweep; the parameters are those of :func:`block_updates`.
 
-    :param paths: the trajectories of n MDPs
-    :param policy: the policy that collects, shape (n, T, S, A)
-    :param order: turns, first to last
-    :param improve: the update of one turn
-    :param factor_clip: delta of eq. 8; ``EXACT``, ``NO_FACTOR``, with which the order plays no part and all turns
-        are in effect updated at the same time, or a number
-    :param tie: what has the same policy, in ``policy`` and after the sweep
-    :param weights: shares of the paths in a sample, shape (n, (S A)^T); None: their exact probabilities
     :return: the new policy, shape (n, T, S, A)
     """
-    new = policy.copy()
-    probability = paths.probability(policy) if weights is None else weights
-    advantage = paths.returns - baseline(paths, probability)
-    factor = np.ones_like(probability)
-    for turn in order:
-        weighted = probability * factor * advantage
-        parts = [
-            paths.gather(part, turn) for part in (np.maximum(weighted, 0.0), np.maximum(-weighted, 0.0), probability)
-        ]
-        old, current = policy[:, turn], new[:, turn]
-        if tie == "states":
-            old, current, parts = old[:, :1], current[:, :1], [part.sum(axis=1, keepdims=True) for part in parts]
-        improved = improve(TurnData(old, current, *parts))
-        if tie == "turns":
-            new[:] = improved[:, None]
-        else:
-            new[:, turn] = improved
-        if turn != order[-1]:  # no turn sees the last one's
-            factor = update_factor(factor, paths.spread(_ratio(new[:, turn], policy[:, turn]), turn), factor_clip)
-    return new
+    return list(block_updates(paths, policy, order, improve, factor_clip, tie, weights))[-1]
 
 
 def greedy_sweep(mdp: Mdp, policy: Array, order: Sequence[int], simultaneous: bool = False) -> Array:

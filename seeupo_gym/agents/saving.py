@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import pathlib
+import sys
 import zipfile
 from collections.abc import Iterable
+from importlib import import_module
 from typing import Any, TypeVar
 
 import torch as th
@@ -13,6 +15,12 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
+
+# Classes in files of version 0.1.0 are looked for under the names that their modules had then.
+_MOVED = {
+    "seeupo_gym.agents.candidates": "seeupo_gym.agents.policies.candidates",
+    "seeupo_gym.agents.staged": "seeupo_gym.agents.method.staged",
+}
 
 SelfSavedAlgorithm = TypeVar("SelfSavedAlgorithm", bound="SavedAlgorithm")
 _File = str | pathlib.Path | io.BufferedIOBase
@@ -65,6 +73,8 @@ class SavedAlgorithm(BaseAlgorithm):
         :param kwargs: attributes to change
         :return: the model, which goes on as the one that was saved; with ``seed=...`` its random streams begin anew
         """
+        for name, moved in _MOVED.items():
+            sys.modules.setdefault(name, import_module(moved))
         model = super().load(path, None, device, custom_objects, print_system_info, **kwargs)
         if env is not None:
             n_episodes = model.n_groups * model.group_size

@@ -53,9 +53,7 @@ class SeeUPO(GroupAlgorithm):
     :param learning_rate: learning rate, or a function of the remaining progress (1 to 0)
     :param n_groups: groups per iteration (B), each from an initial state of its own
     :param group_size: episodes per group (G), at least 2. Neither depends on the number of environments
-    :param n_sweeps: how often an iteration goes over all its turns. 1 is the paper's method; from the second sweep on,
-        a turn is weighted with the current ratios of all other turns, see docs/algorithm.md
-    :param n_epochs: passes over the episodes of a turn in a sweep
+    :param n_epochs: passes over the episodes of a turn, in each sweep
     :param batch_size: minibatch size; None: all episodes of a turn at once
     :param micro_batch_size: rows that are in memory at once, whose gradients are added up to those of a minibatch;
         None: all
@@ -92,6 +90,8 @@ class SeeUPO(GroupAlgorithm):
         prefers, "separate" for networks and "shared" for language models
     :param update_order: "reverse" (backward induction), "forward", "random", "simultaneous" (all turns in one
         loss, no factors), or a permutation of the turns, first to last
+    :param n_sweeps: how often an iteration goes over all its turns. 1 is the paper's method; from the second sweep on,
+        a turn is weighted with the current ratios of all other turns, see docs/algorithm.md
     :param schedule: "sweep" (every iteration updates all turns) or "staged" (the last turn is trained first, from
         states that exploratory actions lead to; then it is frozen, and the turn before is trained, and so on)
     :param schedule_kwargs: for "staged"; see :class:`~seeupo_gym.agents.method.settings.StageSettings`
@@ -122,7 +122,6 @@ class SeeUPO(GroupAlgorithm):
         learning_rate: float | Schedule = 3e-3,
         n_groups: int = 16,
         group_size: int = 8,
-        n_sweeps: int = 1,
         n_epochs: int = 4,
         batch_size: int | None = None,
         micro_batch_size: int | None = None,
@@ -143,6 +142,7 @@ class SeeUPO(GroupAlgorithm):
         max_turns: int | None = None,
         turn_policies: Sharing | None = None,
         update_order: UpdateOrder | Sequence[int] = "reverse",
+        n_sweeps: int = 1,
         schedule: ScheduleName = "sweep",
         schedule_kwargs: dict[str, Any] | None = None,
         independent_noise: bool = False,

@@ -82,7 +82,7 @@ def collect(model):
     """Run one iteration without an update and return the buffer."""
     _, callback = model._setup_learn(1, None)
     # With the last argument of SB3's method, which changes nothing.
-    assert model.collect_rollouts(model.env, callback, model.rollout_buffer, n_rollout_steps=3)
+    assert model.collect_rollouts(model.env, callback, model.rollout_buffer)
     return model.rollout_buffer
 
 
@@ -408,7 +408,7 @@ def test_endless_episode_is_an_error_and_not_a_hang():
 
 def test_turns_beyond_the_last_policy_use_and_train_the_last_one():
     model = SeeUPO("MlpPolicy", make_vec(CHAIN, 32), max_turns=2, n_groups=4, group_size=8, seed=0)
-    assert model.policy.n_turns == 2
+    assert model.policy.n_policies == 2
     buffer = collect(model)
     assert len(buffer.turn_batches) == 6
     for turn, batch in enumerate(buffer.turn_batches):

@@ -77,10 +77,10 @@ def test_it_is_seeupo_with_these_settings(cls):
         return make("MlpPolicy", env, **SMALL, batch_size=8, **settings).learn(60)
 
     named = trained(cls)
-    assert named.policy.n_turns == 1
+    assert named.policy.n_policies == 1
     assert th.equal(weights(named), weights(trained(SeeUPO, turn_policies="shared", **FIXED[cls])))
     separate = trained(cls, turn_policies="separate", **FIXED[cls])
-    assert separate.policy.n_turns == 2
+    assert separate.policy.n_policies == 2
     assert th.equal(weights(separate), weights(trained(SeeUPO, **FIXED[cls])))
 
 

@@ -116,7 +116,7 @@ class UpdateRule(ABC):
                 of_turn = of_turn - settings.reference_kl_coef * mean_over_tokens(to_reference, batch.token_mask).mean()
             if entropy is not None:
                 of_turn = of_turn + settings.ent_coef * entropy.mean()
-            objectives.append(len(weighted_advantages) / n_rows * of_turn)
+            objectives.append(of_turn if len(part) == 1 else len(weighted_advantages) / n_rows * of_turn)
         return sum(objectives[1:], start=objectives[0]), log_probs
 
     def maximise(

@@ -32,7 +32,7 @@ def make_policy(action_space=ACTION_SPACES["discrete"], observation_space=None, 
 )
 def test_samples_follow_the_distribution_and_log_probs_are_right(name, masked):
     space = ACTION_SPACES[name]
-    policy = make_policy(space, n_turns=2, use_masking=masked, net_arch=[8])
+    policy = make_policy(space, n_policies=2, use_masking=masked, net_arch=[8])
     obs = th.zeros(20_000, 4)
     generator = th.Generator().manual_seed(0)
     network = policy.turns[1]
@@ -138,7 +138,7 @@ def test_sampling_uses_the_given_generator_alone():
 
 
 def test_rows_at_different_turns_are_played_by_their_own_networks():
-    policy = make_policy(n_turns=3, net_arch=[8])
+    policy = make_policy(n_policies=3, net_arch=[8])
     for k, network in enumerate(policy.turns):
         network.action_net.bias.data = 10.0 * th.eye(3)[k]
     turns = np.array([2, 0, 1, 7, 0])
@@ -150,7 +150,7 @@ def test_rows_at_different_turns_are_played_by_their_own_networks():
 
 
 def test_there_is_no_value_network():
-    policy = make_policy(n_turns=2)
+    policy = make_policy(n_policies=2)
     names = [name for name, _ in policy.named_parameters()]
     assert not [name for name in names if "value" in name or "vf" in name]
     per_turn = 4 * 64 + 64 + 64 * 64 + 64 + 64 * 3 + 3
@@ -158,7 +158,7 @@ def test_there_is_no_value_network():
 
 
 def test_networks_share_nothing():
-    policy = make_policy(n_turns=3)
+    policy = make_policy(n_policies=3)
     ids = [id(p) for turn in range(3) for p in policy.turn_parameters(turn)]
     assert len(set(ids)) == len(ids) == len(list(policy.parameters()))
 
@@ -180,13 +180,13 @@ def test_default_extractors():
     image = spaces.Box(0, 255, (3, 36, 36), np.uint8)
     assert isinstance(make_policy(cls=CnnPolicy, observation_space=image).turns[0].features_extractor, NatureCNN)
     mixed = spaces.Dict({"image": image, "x": spaces.Box(-1, 1, (2,))})
-    policy = make_policy(cls=MultiInputPolicy, observation_space=mixed, n_turns=2)
+    policy = make_policy(cls=MultiInputPolicy, observation_space=mixed, n_policies=2)
     obs = {"image": th.zeros(4, 3, 36, 36, dtype=th.uint8), "x": th.zeros(4, 2)}
     assert policy(obs, np.array([0, 1, 1, 0]), None)[0].shape == (4,)
 
 
 def test_standalone_save_and_load(tmp_path):
-    policy = make_policy(n_turns=3, net_arch=[5], activation_fn=th.nn.ReLU)
+    policy = make_policy(n_policies=3, net_arch=[5], activation_fn=th.nn.ReLU)
     policy.save(tmp_path / "policy.pkl")
     loaded = SeeUPOPolicy.load(tmp_path / "policy.pkl", device="cpu")
     obs = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
@@ -200,7 +200,7 @@ def test_standalone_save_and_load(tmp_path):
 
 def biased_policy(**kwargs):
     """Network ``k`` always takes action ``k``."""
-    policy = make_policy(n_turns=3, **kwargs)
+    policy = make_policy(n_policies=3, **kwargs)
     for k, network in enumerate(policy.turns):
         network.action_net.bias.data = 50.0 * th.eye(3)[k]
     return policy
@@ -242,7 +242,7 @@ def test_predict_without_a_turn_warns_once():
         policy.predict(obs, deterministic=True)
     for _ in range(3):  # warnings are errors in the tests: no second one
         assert policy.predict(obs, deterministic=True)[0] == 0
-    shared = make_policy(n_turns=1)
+    shared = make_policy(n_policies=1)
     shared.predict(obs)  # nothing to warn of
 
 

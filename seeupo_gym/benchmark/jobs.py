@@ -1,4 +1,4 @@
-"""One job of a benchmark: one algorithm trains on one environment with one seed, and is evaluated on the way."""
+"""One job of a benchmark: an algorithm trains in an environment with a seed, and is evaluated on the way."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from seeupo_gym.benchmark.results import (
 from seeupo_gym.envs.reference import normalize, reference_scores
 from seeupo_gym.envs.task import HELD_OUT_SEED
 
-# Called with the environment steps taken so far.
+# Function that is called with the number of environment steps taken so far.
 ProgressReport = Callable[[int], None]
 
 # A report at every vector step would cost more than the step.
@@ -62,19 +62,19 @@ class Job:
 
     @property
     def name(self) -> str:
-        """``environment/algorithm/seed_0``: how the job is called, and its folder in the benchmark's."""
+        """Name of the job, and of its folder in that of the benchmark: ``environment/algorithm/seed_0``."""
         return f"{env_name(self.env_id)}/{self.spec.name}/seed_{self.seed}"
 
     @property
     def folder(self) -> Path:
-        """Where its files are."""
+        """Folder of the job's files."""
         return self.out / self.name
 
     def settings(self) -> dict[str, Any]:
         """
-        Everything that decides the result, with all defaults written out.
+        Collect everything that decides the result, with all defaults written out.
 
-        :return: what ``result.json`` holds under "settings"
+        :return: the entry "settings" of ``result.json``
         """
         return {
             "algorithm": self.spec.name,
@@ -93,7 +93,7 @@ class Job:
         }
 
     def clear(self) -> None:
-        """Remove what an earlier attempt left in the folder."""
+        """Remove the files that an earlier attempt left in the folder."""
         for pattern in (RESULT_FILE, MODEL_FILE, MODEL_INFO_FILE, "model_so_far.*", "events.out.tfevents.*"):
             for path in self.folder.glob(pattern):
                 path.unlink()
@@ -101,13 +101,13 @@ class Job:
 
 class EvaluationCallback(BaseCallback):
     """
-    Evaluates whenever ``num_timesteps`` passes one of equally spaced points, and before training.
+    Callback that evaluates before training, and whenever ``num_timesteps`` passes one of equally spaced points.
 
-    Unlike with SB3's ``EvalCallback`` the number of environments plays no part. The evaluation that ends a
-    run is :meth:`evaluate`, called after the last update. Results also go to TensorBoard, under ``eval/``.
+    Unlike with SB3's ``EvalCallback`` the number of environments has no effect. The last evaluation of a run is
+    :meth:`evaluate`, which is called after the last update. Results also go to TensorBoard, under ``eval/``.
 
-    :param job: what to evaluate on, and when
-    :param report: told how many steps are taken
+    :param job: the job, which says when and on what to evaluate
+    :param report: function that is called with the number of steps taken
     """
 
     def __init__(self, job: Job, report: ProgressReport | None = None) -> None:
@@ -155,7 +155,7 @@ class EvaluationCallback(BaseCallback):
         values = {f"eval/{name}": row[name] for name in ("score", "normalized_score", "success_rate", "episode_length")}
         values = {name: value for name, value in values.items() if value is not None}
         stages = getattr(self.model, "stages", None)
-        if stages is not None:  # of the staged schedule, whose early turns are not trained yet
+        if stages is not None:  # with the staged schedule, early turns are not trained yet
             values["eval/stage_turn"] = stages.turn
         for output in self.logger.output_formats:
             output.write(values, dict.fromkeys(values, ()), self.model.num_timesteps)
@@ -166,14 +166,14 @@ def run_job(job: Job, report: ProgressReport | None = None) -> dict[str, Any]:
     """
     Train and evaluate, and write TensorBoard events, the model and, last of all, ``result.json``.
 
-    When training is interrupted or fails, the model as it was then is saved as ``model_so_far.zip``.
+    If training is interrupted or fails, the model of that moment is saved as ``model_so_far.zip``.
 
-    :param job: what to do
-    :param report: called now and then with the number of environment steps taken
+    :param job: the job
+    :param report: function that is called now and then with the number of environment steps taken
     :return: the content of ``result.json``
     """
     model = job.spec.make_model(job.env_id, job.seed, job.env_kwargs)
-    job.clear()  # not before it is known that there can be a new result
+    job.clear()  # only now, when it is known that there can be a new result
     job.folder.mkdir(parents=True, exist_ok=True)
     logger = configure(str(job.folder), ["tensorboard"])
     callback = EvaluationCallback(job, report)
@@ -206,7 +206,7 @@ def run_job(job: Job, report: ProgressReport | None = None) -> dict[str, Any]:
 
 
 def _learn_arguments(model: BaseAlgorithm) -> dict[str, Any]:
-    """MaskablePPO is told when it learns, not when it is made, that its environment has no masks; else it refuses."""
+    """Tell MaskablePPO, which asks when it learns, not when it is made, whether its environment has masks."""
     asks = "use_masking" in signature(model.learn).parameters
     return {"use_masking": model.env is not None and is_masking_supported(model.env)} if asks else {}
 
@@ -215,10 +215,10 @@ def save_model(
     model: BaseAlgorithm, path: Path, spec: AlgorithmSpec, env_id: str, env_kwargs: Mapping[str, Any]
 ) -> None:
     """
-    Save a model, and beside it a JSON file that says how to load it and what it plays.
+    Save a model, and beside it a JSON file that says how to load it and which environment it plays.
 
     :param model: the model
-    :param path: ``.zip`` file to write; the other one has the ending ``.json``
+    :param path: ``.zip`` file to write; the JSON file has the ending ``.json``
     :param spec: the algorithm
     :param env_id: the environment it was trained on
     :param env_kwargs: the environment's arguments
@@ -233,9 +233,9 @@ def load_model(path: Path) -> tuple[BaseAlgorithm, dict[str, Any]]:
     """
     Load a model that :func:`save_model` saved.
 
-    :param path: its ``.zip`` file, also without the ending
+    :param path: its ``.zip`` file, with or without the ending
     :return: the model, and the content of the JSON file
-    :raises ValueError: if a file is missing or not what it should be; says which
+    :raises ValueError: if a file is missing or is not of the right form; names the file
     """
     path = path if path.suffix == ".zip" else path.with_name(f"{path.name}.zip")
     if not path.is_file():
@@ -247,6 +247,6 @@ def load_model(path: Path) -> tuple[BaseAlgorithm, dict[str, Any]]:
     spec = AlgorithmSpec(info["algorithm"], info["entry_point"])
     try:
         model = spec.load_class().load(path, device="cpu")
-    except (AssertionError, KeyError) as error:  # SB3's, for a zip file that is no model
+    except (AssertionError, KeyError) as error:  # raised by SB3 for a zip file that is no model
         raise ValueError(f"{path} is no model of {spec.name}: {error}") from error
     return model, info

@@ -1,4 +1,4 @@
-"""All claims in one table, with ``results.json`` and plots: what ``seeupo-gym theory`` runs."""
+"""The run of ``seeupo-gym theory``: all claims in one table, with ``results.json`` and plots."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ NOTE = """\
 1/10/100. By method: reverse with exact F/reverse with F in [0.8, 1.2]/forward with exact F/simultaneous. Claim 8: MDPs
 where an update lowers the joint surrogate: greedy, exponentiated steps and gradient steps as above.)"""
 SHAPES = ((2, 3, 3), (3, 3, 3), (4, 3, 2))
-"""T, S and A of the random MDPs, a third each."""
+"""T, S and A of the random MDPs; a third of them has each shape."""
 
-# Enumerating all groups of trajectories of a tiny MDP takes milliseconds, so more of them would only take longer.
+# Enumerating all groups of trajectories takes milliseconds for each tiny MDP. More MDPs would show nothing new.
 _MAX_TINY = 20
 
 RESULTS_FILE = "results.json"
@@ -41,9 +41,9 @@ RESULTS_FILE = "results.json"
 @dataclass(frozen=True)
 class TheoryRun:
     """
-    What :func:`run_theory` found.
+    The results of :func:`run_theory`.
 
-    :param checks: number of the claim, and a row about it
+    :param checks: rows, each with the number of its claim
     :param paths: files that were written
     """
 
@@ -52,11 +52,11 @@ class TheoryRun:
 
     @property
     def failed(self) -> bool:
-        """Whether a claim does not hold."""
+        """True if a claim does not hold."""
         return any(check.holds is False for _, check in self.checks)
 
     def table(self) -> list[list[str]]:
-        """The cells below ``HEADER``; the number of a claim stands on its first row."""
+        """Make the cells below ``HEADER``; the number of a claim is in its first row."""
         numbers = [number for number, _ in self.checks]
         first = [i == 0 or numbers[i - 1] != number for i, number in enumerate(numbers)]
         return [
@@ -86,7 +86,7 @@ def run_theory(
     if n_mdps < len(SHAPES):
         raise ValueError(f"--mdps must be at least {len(SHAPES)}, one for each size of MDP, got {n_mdps}")
     say, out = report or (lambda text: None), Path(out)
-    # One generator a claim, so that none depends on what another one draws.
+    # One generator for each claim, so that no claim depends on the draws of another one.
     mdps, tiny, bandits, policies, samples, blocks = (np.random.default_rng([seed, i]) for i in range(6))
     counts = [len(part) for part in np.array_split(np.arange(n_mdps), len(SHAPES))]
     batches = [random_batch(mdps, n, shape) for n, shape in zip(counts, SHAPES, strict=True)]

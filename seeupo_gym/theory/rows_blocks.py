@@ -47,7 +47,7 @@ def surrogate_changes(
     :param factors: one of ``FACTORS``
     :param improve: the update of one turn
     :param n_sweeps: sweeps over the same data
-    :param tie: what has the same policy
+    :param tie: the states or turns that share a policy
     :return: shape (n_sweeps * T, n)
     """
     paths, old = batch.paths, tied(batch.policy, tie)
@@ -65,7 +65,7 @@ def ascent_row(
     Count the MDPs where an update of a turn lowers the joint surrogate.
 
     :param batches: MDPs
-    :param tie: what has the same policy
+    :param tie: the states or turns that share a policy
     :param order: one of ``ORDERS``
     :param factors: one of ``FACTORS``
     :param inner: updates of one turn
@@ -97,7 +97,9 @@ def ascent_row(
 
 def moving_target() -> tuple[Mdp, Array]:
     """
-    An MDP where the ratios of the turns to come are needed. It pays 1 if both turns choose the same; the second does
+    Make an MDP where the ratios of the turns to come are needed.
+
+    It pays 1 if both turns choose the same; the second does
     not see the first. At first the one prefers action 0 (0.6) and the other action 1 (0.9). A step of turn 1 moves it
     a little to 0, and one of turn 0 moves that to 1. From then on turn 1 should move to 1 too; without the ratio of
     turn 0 it still answers the old policy, and goes on to 0.
@@ -113,7 +115,7 @@ def moving_target() -> tuple[Mdp, Array]:
 
 def block_rows(generator: np.random.Generator, batches: Sequence[Batch]) -> list[Check]:
     """
-    Claim 8: the joint surrogate, and the updates that lower it.
+    Check claim 8: the joint surrogate, and the updates that lower it.
 
     :param generator: source of the new policies of the first row
     :param batches: MDPs

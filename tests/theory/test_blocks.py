@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch as th
+from helpers.updates import method_settings
 
 from seeupo_gym.agents.method.batches import TurnBatch
 from seeupo_gym.agents.method.objective import log_importance_ratio
@@ -25,7 +26,6 @@ from seeupo_gym.theory.updates import (
     joint_surrogate,
     update_factor,
 )
-from tests.helpers.updates import method_settings
 
 SHAPE = (3, 2, 2)
 SWEEPS = 3

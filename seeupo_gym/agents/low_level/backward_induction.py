@@ -71,7 +71,7 @@ class BackwardInductionOptimizer:
         else:
             self.generator.manual_seed(seed)
         self.stats: dict[int, TurnStats] = {}
-        """What the last update did, by turn."""
+        """Statistics of the last update, by turn."""
 
     def compute_advantages(self, trajectories: Sequence[MultiTurnTrajectory], turn: int) -> th.Tensor:
         """

@@ -26,7 +26,7 @@ class LogProbPolicy(Protocol):
         """Log-probabilities, shape (batch,), or (batch, tokens) where those were recorded; with gradients."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """What there is to train."""
+        """Return the parameters to train."""
 
 
 Policy = nn.Module | LogProbPolicy
@@ -79,12 +79,12 @@ class ModulePolicies(TrainablePolicies):
 
     @property
     def device(self) -> th.device:
-        """Where the parameters are."""
+        """Device of the parameters."""
         return self.turn_parameters(0)[0].device
 
     @property
     def small(self) -> bool:
-        """Whether one torch thread is faster than several."""
+        """True where one torch thread is faster than several."""
         return self.device.type == "cpu" and all(
             param.numel() < SMALL_MATRIX for turn in range(len(self.policies)) for param in self.turn_parameters(turn)
         )
@@ -96,7 +96,7 @@ class ModulePolicies(TrainablePolicies):
         return reduce(th.promote_types, dtypes, th.float32)
 
     def index(self, turn: int) -> int:
-        """Which of the policies plays a turn."""
+        """Return the number of the policy that plays a turn."""
         return 0 if self.shared else turn
 
     def turn_parameters(self, turn: int) -> list[nn.Parameter]:

@@ -44,7 +44,7 @@ class UpdateRule(ABC):
     """
 
     second_derivatives: ClassVar[bool] = False
-    """Whether the rule takes second derivatives of log-probabilities, which some policies do not have."""
+    """True for a rule that takes second derivatives of log-probabilities, which some policies do not have."""
 
     def check(self, settings: MethodSettings) -> None:  # noqa: B027
         """

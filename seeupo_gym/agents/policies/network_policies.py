@@ -154,7 +154,7 @@ class SeeUPOPolicy(TurnPolicy):
 
     def get_distribution(self, obs: PyTorchObs, turn: int, action_masks: th.Tensor | None = None) -> Distribution:
         """
-        The distribution over actions at one turn. It is reused by the next call.
+        Return the distribution over actions at one turn. It is reused by the next call.
 
         :param obs: batch of observations
         :param turn: the turn they are at, counted from 0

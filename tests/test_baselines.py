@@ -40,7 +40,7 @@ from seeupo_gym.benchmark import run as benchmark
 from seeupo_gym.benchmark import runner
 from seeupo_gym.benchmark.jobs import Job, load_model, run_job
 from seeupo_gym.benchmark.plots import learning_curve_figure
-from seeupo_gym.benchmark.results import COLUMNS, SettingsDifferError, read_rows, write_atomically
+from seeupo_gym.benchmark.results import COLUMNS, SettingsDifferError, read_rows
 from seeupo_gym.benchmark.watch import describe_policy
 from seeupo_gym.envs.reference import reference_scores
 from seeupo_gym.envs.task import HELD_OUT_SEED
@@ -434,22 +434,6 @@ def test_what_is_no_result_is_named(tmp_path):
     results_module.write_json(path, {})
     with pytest.raises(ValueError, match=rf"{re.escape(str(path))} lacks the entry 'settings'"):
         results_module.read_results(tmp_path)
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "deep" / "table.csv"
-    write_atomically(path, "old")
-
-    def fail(source, target):
-        assert Path(source).read_text() == "new"
-        assert Path(target).read_text() == "old"  # complete beside it, before it takes its place
-        raise OSError("disk full")
-
-    monkeypatch.setattr(results_module.os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_atomically(path, "new")
-    assert [p.name for p in path.parent.iterdir()] == ["table.csv"]
-    assert path.read_text() == "old"
 
 
 def test_settings_must_agree_where_runs_are_compared(tmp_path):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 import pathlib
+import warnings
 import zipfile
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
+from seeupo_gym.files import open_atomically
 
 SelfSavedAlgorithm = TypeVar("SelfSavedAlgorithm", bound="SavedAlgorithm")
 _File = str | pathlib.Path | io.BufferedIOBase
@@ -33,10 +35,17 @@ class SavedAlgorithm(BaseAlgorithm):
         """
         Save the model; see SB3. A language model's trained weights are in the same archive, as safetensors.
 
+        A file with that name is replaced when the new one is whole and on the disk, and stays as it is if that fails.
+
         :param path: file to write, or something like a file
         :param exclude: attributes to leave out
         :param include: attributes to save that are left out otherwise
+        :raises OSError: if the file cannot be written
         """
+        if isinstance(path, (str, pathlib.Path)):
+            with open_atomically(_path_to_write(path)) as file:
+                self.save(cast(io.BufferedIOBase, file), exclude, include)
+            return
         super().save(path, exclude, include)
         if self.policy_class.saves_weights_itself:
             with zipfile.ZipFile(_archive(path), "a") as archive:
@@ -97,8 +106,19 @@ class SavedAlgorithm(BaseAlgorithm):
                 self.policy.read_weights(archive)
 
 
+def _path_to_write(path: str | pathlib.Path) -> pathlib.Path:
+    """The file that SB3 writes for a path: with the suffix .zip where there is none, and beside a folder."""
+    path = pathlib.Path(path)
+    if path.suffix == "":
+        path = path.with_name(f"{path.name}.zip")
+    if path.is_dir():
+        warnings.warn(f"Path '{path}' is a folder. Will save instead to {path}_2", stacklevel=3)
+        path = _path_to_write(f"{path}_2")
+    return path
+
+
 def _archive(path: _File) -> Any:
-    """The file that SB3 reads or writes for a path: with the suffix .zip where there is none."""
+    """The file that SB3 reads for a path: with the suffix .zip where there is none."""
     if isinstance(path, (str, pathlib.Path)):
         return path if pathlib.Path(path).is_file() else f"{path}.zip"
     path.seek(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from io import StringIO
 from pathlib import Path
 from typing import Any
+
+from seeupo_gym.files import write_atomically
 
 RESULT_FILE, MODEL_FILE, MODEL_INFO_FILE = "result.json", "model.zip", "model.json"
 # Saved instead of the model when training was stopped or failed: nothing that was learned is lost.
@@ -72,25 +73,6 @@ def to_plain(value: Any) -> Any:
     if repr(value) == object.__repr__(value) and hasattr(value, "__dict__"):
         return {"class": to_plain(type(value)), **to_plain(vars(value))}
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))  # where it is in memory differs from run to run
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """
-    Write a file so that a reader, or a run that stops right now, finds either the old or the new text.
-
-    :param path: the file; its folder is made if it is missing
-    :param text: its new content
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Any) -> None:

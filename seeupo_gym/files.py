@@ -13,8 +13,12 @@ from io import BufferedRandom
 from pathlib import Path
 from typing import IO
 
+from filelock import FileLock, Timeout
+
 if sys.platform != "win32":
     import fcntl
+
+LOCK_FILE = ".lock"
 
 _PREFIX, _SUFFIX = ".seeupo-", ".tmp"
 
@@ -103,6 +107,28 @@ def replace_files(folder: str | Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(lent, ignore_errors=True)
         _sync_folder(target)
+
+
+@contextmanager
+def locked(folder: str | Path) -> Iterator[None]:
+    """
+    Keep other runs, of this process or another one, out of a folder; the lock of a process that is dead does not count.
+
+    :param folder: the folder; it is made if it is missing
+    :raises ValueError: if another run has the folder
+    """
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path / LOCK_FILE)
+    with suppress(NotImplementedError):  # a file system without locks
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise ValueError(f"another run is writing to {folder}: wait for it, or choose another folder") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager

@@ -403,7 +403,7 @@ def test_foreign_environments_have_no_normalized_score(tmp_path, algorithm):
 def test_load_model_says_what_is_missing(tmp_path):
     with pytest.raises(ValueError, match=r"there is no model .*nothing\.zip"):
         load_model(tmp_path / "nothing")
-    (tmp_path / "lonely.zip").write_bytes(b"")
+    SeeUPO("MlpPolicy", TRAP, n_groups=2, group_size=2).save(tmp_path / "lonely.zip")
     with pytest.raises(ValueError, match=r"cannot read .*lonely\.json"):
         load_model(tmp_path / "lonely.zip")
 

@@ -43,6 +43,13 @@ def test_readme_command_line(tmp_path):
     assert f"tensorboard --logdir {Path('runs/compare')}" in outputs["benchmark"]
 
 
+def test_training_from_the_command_line(tmp_path):
+    (block,) = blocks("docs/command_line.md", "bash")
+    commands = [shlex.split(line.replace("--steps 20000", "--steps 2000")) for line in block.splitlines()]
+    outputs = [run([str(BIN / program), *arguments], tmp_path) for program, *arguments in commands]
+    assert outputs[0] == outputs[1], "it is over"
+
+
 def test_commands_without_make_are_those_of_make():
     """.ci/run executes the Makefile's lines, so equal ones are executed too."""
     (block,) = [block for block in blocks("README.md", "bash") if "venv" in block]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
@@ -14,19 +16,21 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
 
+from seeupo_gym.agents.group_algorithm import GroupAlgorithm
+from seeupo_gym.agents.turn_logging import purge_events
 from seeupo_gym.baselines.registry import AlgorithmSpec, env_name
 from seeupo_gym.benchmark.evaluation import evaluate
-from seeupo_gym.benchmark.results import (
-    MODEL_FILE,
-    MODEL_INFO_FILE,
-    MODEL_SO_FAR_FILE,
-    RESULT_FILE,
-    read_json,
-    versions,
-    write_json,
-)
+from seeupo_gym.benchmark.folder import RunFolder
+from seeupo_gym.benchmark.models import load_model, save_model
+from seeupo_gym.benchmark.results import versions
 from seeupo_gym.envs.reference import normalize, reference_scores
 from seeupo_gym.envs.task import HELD_OUT_SEED
+from seeupo_gym.files import locked
+from seeupo_gym.interrupts import HeldInterrupts
+
+__all__ = ["EvaluationCallback", "Job", "load_model", "run_job", "save_model"]
+
+REPLACE, RESUME, REFUSE = "replace", "resume", "refuse"
 
 # Called with the environment steps taken so far.
 ProgressReport = Callable[[int], None]
@@ -48,6 +52,8 @@ class Job:
     :param n_evals: evaluations after the one before training, at equally spaced numbers of steps
     :param n_eval_episodes: held-out episodes of each evaluation
     :param env_kwargs: arguments of the environment
+    :param checkpoint_every: environment steps between two checkpoints; None: none
+    :param keep_checkpoints: how many of the last ones to keep, at least 1
     """
 
     spec: AlgorithmSpec
@@ -58,6 +64,8 @@ class Job:
     n_evals: int = 20
     n_eval_episodes: int = 100
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint_every: int | None = None
+    keep_checkpoints: int = 3
 
     @property
     def name(self) -> str:
@@ -91,12 +99,6 @@ class Job:
             "first_eval_seed": HELD_OUT_SEED,
         }
 
-    def clear(self) -> None:
-        """Remove what an earlier attempt left in the folder."""
-        for pattern in (RESULT_FILE, MODEL_FILE, MODEL_INFO_FILE, "model_so_far.*", "events.out.tfevents.*"):
-            for path in self.folder.glob(pattern):
-                path.unlink()
-
 
 class EvaluationCallback(BaseCallback):
     """
@@ -119,9 +121,25 @@ class EvaluationCallback(BaseCallback):
         self._n_points_passed = 0
         self._clock = self._reported = time.perf_counter()
 
+    def resume(self, run: Mapping[str, Any], start: int) -> None:
+        """
+        Go on with what an earlier run measured.
+
+        :param run: its rows under "evaluations", and its "training_time"
+        :param start: environment steps at which training goes on; what came after them is forgotten
+        """
+        self.rows = [row for row in run["evaluations"] if row["timesteps"] <= start]
+        self.training_seconds = run["training_time"]
+        self._n_points_passed = start * self.job.n_evals // self.job.total_timesteps
+
+    def seconds_so_far(self) -> float:
+        """Seconds of training, without those of evaluations."""
+        return self.training_seconds + time.perf_counter() - self._clock
+
     def _on_training_start(self) -> None:
         self._clock = time.perf_counter()
-        self.evaluate()
+        if not self.rows:
+            self.evaluate()
 
     def _on_step(self) -> bool:
         job = self.job
@@ -137,7 +155,7 @@ class EvaluationCallback(BaseCallback):
 
     def evaluate(self) -> None:
         """Evaluate the model as it is now."""
-        self.training_seconds += time.perf_counter() - self._clock
+        self.training_seconds = self.seconds_so_far()
         job = self.job
         result = evaluate(self.model, job.env_id, job.n_eval_episodes, **job.env_kwargs)
         score = result.mean_return
@@ -161,7 +179,52 @@ class EvaluationCallback(BaseCallback):
         self._clock = time.perf_counter()
 
 
-def run_job(job: Job, report: ProgressReport | None = None) -> dict[str, Any]:
+class _SavingCallback(BaseCallback):
+    """
+    Saves checkpoints between iterations, and lets an update be finished before an interrupt ends the training.
+
+    :param job: says how often
+    :param save: saves one
+    """
+
+    def __init__(self, job: Job, save: Callable[[], None]) -> None:
+        super().__init__()
+        self._every = job.checkpoint_every
+        self._save = save
+        self._n_passed = 0
+        self._interrupts = HeldInterrupts()
+
+    def _on_training_start(self) -> None:
+        self._n_passed = self.num_timesteps // self._every if self._every else 0
+
+    def _on_rollout_start(self) -> None:
+        self.release()
+        if self._every and self._n_passed < self.num_timesteps // self._every:
+            self._n_passed = self.num_timesteps // self._every
+            try:
+                self._save()
+            except OSError as error:  # a full disk may have room again when the training is over
+                warnings.warn(f"no checkpoint: {error}; training goes on", stacklevel=2)
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self._interrupts.hold()
+
+    def _on_training_end(self) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """
+        Put interrupts off no longer.
+
+        :raises KeyboardInterrupt: if one was put off
+        """
+        self._interrupts.release()
+
+
+def run_job(job: Job, report: ProgressReport | None = None, earlier: str = REPLACE) -> dict[str, Any]:
     """
     Train and evaluate, and write TensorBoard events, the model and, last of all, ``result.json``.
 
@@ -169,38 +232,90 @@ def run_job(job: Job, report: ProgressReport | None = None) -> dict[str, Any]:
 
     :param job: what to do
     :param report: called now and then with the number of environment steps taken
+    :param earlier: what to do with what an earlier run left in the folder. "replace": it stays until the first file of
+        this run stands. "resume": go on from its last state; if it is finished, there is nothing to do. "refuse": raise
     :return: the content of ``result.json``
+    :raises ValueError: if the algorithm refuses the settings, another run is writing to the folder, the one to go on
+        from had other settings, or there is one that is not to be replaced
     """
-    model = job.spec.make_model(job.env_id, job.seed, job.env_kwargs)
-    job.clear()  # not before it is known that there can be a new result
-    job.folder.mkdir(parents=True, exist_ok=True)
-    logger = configure(str(job.folder), ["tensorboard"])
+    model = job.spec.make_model(job.env_id, job.seed, job.env_kwargs)  # what it refuses changes nothing in the folder
+    env = model.env
+    try:
+        with locked(job.folder):
+            folder = RunFolder(job)
+            run: dict[str, Any] = {}
+            if earlier == REFUSE and (path := folder.trained()) is not None:
+                raise ValueError(
+                    f"there is a trained model, {path}: choose another folder (--out), go on with it (--resume) or "
+                    "pass --overwrite"
+                )
+            if earlier == RESUME:
+                result = folder.finished()
+                if result is not None:
+                    return result
+                model, run = folder.resume(model)
+            if not run:
+                for events in job.folder.glob("events.out.tfevents.*"):
+                    events.unlink()
+            return _train(job, folder, model, run, report)
+    finally:
+        if env is not None:
+            with suppress(EOFError, OSError):  # its processes may be gone, by the same Ctrl-C
+                env.close()
+
+
+def _train(
+    job: Job, folder: RunFolder, model: BaseAlgorithm, run: dict[str, Any], report: ProgressReport | None
+) -> dict[str, Any]:
+    """Do the job with a model that is new, or was saved when the run was where ``run`` says."""
     callback = EvaluationCallback(job, report)
+    start, earlier_seconds, started = model.num_timesteps, run.get("wall_time", 0.0), time.perf_counter()
+
+    def state() -> dict[str, Any]:
+        return {
+            "settings": job.settings(),
+            "evaluations": callback.rows,
+            "training_time": callback.seconds_so_far(),
+            "wall_time": earlier_seconds + time.perf_counter() - started,
+        }
+
+    saving = _SavingCallback(job, lambda: folder.save_checkpoint(model, state()))
+    logger = configure(str(job.folder), ["tensorboard"])
     try:
         model.set_logger(logger)
-        started = time.perf_counter()
-        model.learn(job.total_timesteps, callback=callback, **_learn_arguments(model))
+        if run:
+            callback.resume(run, start)
+            purge_events(logger, start)
+            if not isinstance(model, GroupAlgorithm):  # whose random streams are not saved: not the same once more
+                model.set_random_seed((job.seed + start) % HELD_OUT_SEED)
+        if start < job.total_timesteps:
+            model.learn(
+                job.total_timesteps - start,
+                callback=[callback, saving],
+                reset_num_timesteps=not run,
+                **_learn_arguments(model),
+            )
         callback.evaluate()
-        wall_time = time.perf_counter() - started
     except BaseException:  # Ctrl-C too
-        save_model(model, job.folder / MODEL_SO_FAR_FILE, job.spec, job.env_id, job.env_kwargs)
+        if model.num_timesteps > start:
+            folder.save_so_far(model, state())
+            if report is not None:
+                report(model.num_timesteps)
         raise
     finally:
         logger.close()
-        if model.env is not None:
-            model.env.close()
-    save_model(model, job.folder / MODEL_FILE, job.spec, job.env_id, job.env_kwargs)
+        saving.release()
     result = {
         "settings": job.settings(),
         "timesteps": model.num_timesteps,
-        "wall_time": round(wall_time, 3),
+        "wall_time": round(state()["wall_time"], 3),
         "training_time": round(callback.training_seconds, 3),
         "steps_per_second": round(model.num_timesteps / callback.training_seconds, 1),
         "reference_scores": reference_scores(job.env_id, **job.env_kwargs),
         "evaluations": callback.rows,
         "versions": versions(),
     }
-    write_json(job.folder / RESULT_FILE, result)
+    folder.finish(model, result)
     return result
 
 
@@ -208,44 +323,3 @@ def _learn_arguments(model: BaseAlgorithm) -> dict[str, Any]:
     """MaskablePPO is told when it learns, not when it is made, that its environment has no masks; else it refuses."""
     asks = "use_masking" in signature(model.learn).parameters
     return {"use_masking": model.env is not None and is_masking_supported(model.env)} if asks else {}
-
-
-def save_model(
-    model: BaseAlgorithm, path: Path, spec: AlgorithmSpec, env_id: str, env_kwargs: Mapping[str, Any]
-) -> None:
-    """
-    Save a model, and beside it a JSON file that says how to load it and what it plays.
-
-    :param model: the model
-    :param path: ``.zip`` file to write; the other one has the ending ``.json``
-    :param spec: the algorithm
-    :param env_id: the environment it was trained on
-    :param env_kwargs: the environment's arguments
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    model.save(path)
-    info = {"algorithm": spec.name, "entry_point": spec.entry_point, "env_id": env_id, "env_kwargs": env_kwargs}
-    write_json(path.with_suffix(".json"), {**info, "timesteps": model.num_timesteps, "versions": versions()})
-
-
-def load_model(path: Path) -> tuple[BaseAlgorithm, dict[str, Any]]:
-    """
-    Load a model that :func:`save_model` saved.
-
-    :param path: its ``.zip`` file, also without the ending
-    :return: the model, and the content of the JSON file
-    :raises ValueError: if a file is missing or not what it should be; says which
-    """
-    path = path if path.suffix == ".zip" else path.with_name(f"{path.name}.zip")
-    if not path.is_file():
-        raise ValueError(f"there is no model {path}")
-    info = read_json(path.with_suffix(".json"))
-    lacking = [key for key in ("algorithm", "entry_point", "env_id", "env_kwargs", "timesteps") if key not in info]
-    if lacking:
-        raise ValueError(f"{path.with_suffix('.json')} lacks the entry {lacking[0]!r}")
-    spec = AlgorithmSpec(info["algorithm"], info["entry_point"])
-    try:
-        model = spec.load_class().load(path, device="cpu")
-    except (AssertionError, KeyError) as error:  # SB3's, for a zip file that is no model
-        raise ValueError(f"{path} is no model of {spec.name}: {error}") from error
-    return model, info

@@ -14,10 +14,10 @@ from typing import Any
 
 from seeupo_gym.files import write_atomically
 
-RESULT_FILE, MODEL_FILE, MODEL_INFO_FILE = "result.json", "model.zip", "model.json"
+RESULT_FILE, MODEL_FILE = "result.json", "model.zip"
 # Saved instead of the model when training was stopped or failed: nothing that was learned is lost.
 MODEL_SO_FAR_FILE = "model_so_far.zip"
-CSV_FILE, JSON_FILE, LOCK_FILE = "results.csv", "results.json", ".lock"
+CSV_FILE, JSON_FILE = "results.csv", "results.json"
 
 # The columns of the tidy table: one row for every evaluation of every run.
 COLUMNS = (
@@ -209,18 +209,29 @@ def _incomparable(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """What two runs do not share and would have to, to be in one table."""
     if new["environment"] != old["environment"]:
         return []
-    return _differences(old, new, {"seed"} if new["algorithm"] == old["algorithm"] else {"seed", *_OF_ALGORITHM})
+    return differences(old, new, {"seed"} if new["algorithm"] == old["algorithm"] else {"seed", *_OF_ALGORITHM})
 
 
 _OF_ALGORITHM = ("algorithm", "entry_point", "policy", "n_envs", "algorithm_settings")
 
 
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any], ignored: Iterable[str], prefix: str = "") -> list[str]:
+def differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], ignored: Iterable[str] = (), prefix: str = ""
+) -> list[str]:
+    """
+    Say what differs between two settings.
+
+    :param old: what :func:`to_plain` made of the earlier ones
+    :param new: the same of those now
+    :param ignored: names that do not count
+    :param prefix: where these settings are within others
+    :return: one text for each difference
+    """
     found = []
     for key in sorted({*old, *new} - set(ignored)):
         before, now = old.get(key, "not set"), new.get(key, "not set")
         if isinstance(before, Mapping) and isinstance(now, Mapping):
-            found += _differences(before, now, (), f"{prefix}{key}.")
+            found += differences(before, now, (), f"{prefix}{key}.")
         elif before != now:
             found.append(f"{prefix}{key} was {before!r}, now {now!r}")
     return found

@@ -14,7 +14,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
-from seeupo_gym.files import open_atomically
+from seeupo_gym.system.files import open_atomically
 
 SelfSavedAlgorithm = TypeVar("SelfSavedAlgorithm", bound="SavedAlgorithm")
 _File = str | pathlib.Path | io.BufferedIOBase
@@ -29,7 +29,7 @@ class SavedAlgorithm(BaseAlgorithm):
     group_size: int
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        return ["policy.optimizer"] if self.policy_class.saves_weights_itself else ["policy", "policy.optimizer"], []
+        return ["policy.optimizer"] if self.policy.weights is not None else ["policy", "policy.optimizer"], []
 
     def save(self, path: _File, exclude: Iterable[str] | None = None, include: Iterable[str] | None = None) -> None:
         """
@@ -47,9 +47,9 @@ class SavedAlgorithm(BaseAlgorithm):
                 self.save(cast(io.BufferedIOBase, file), exclude, include)
             return
         super().save(path, exclude, include)
-        if self.policy_class.saves_weights_itself:
+        if self.policy.weights is not None:
             with zipfile.ZipFile(_archive(path), "a") as archive:
-                self.policy.write_weights(archive)
+                self.policy.weights.write(archive)
 
     @classmethod
     def load(
@@ -101,9 +101,9 @@ class SavedAlgorithm(BaseAlgorithm):
             self._read_weights(load_path_or_dict)
 
     def _read_weights(self, path: _File) -> None:
-        if self.policy_class.saves_weights_itself:
+        if self.policy.weights is not None:
             with zipfile.ZipFile(_archive(path)) as archive:
-                self.policy.read_weights(archive)
+                self.policy.weights.read(archive)
 
 
 def _path_to_write(path: str | pathlib.Path) -> pathlib.Path:

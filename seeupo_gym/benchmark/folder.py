@@ -6,10 +6,11 @@ import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 
+from seeupo_gym.benchmark.job import Job
 from seeupo_gym.benchmark.models import load_model, read_info, save_model
 from seeupo_gym.benchmark.results import (
     MODEL_FILE,
@@ -21,9 +22,6 @@ from seeupo_gym.benchmark.results import (
     to_plain,
     write_json,
 )
-
-if TYPE_CHECKING:
-    from seeupo_gym.benchmark.jobs import Job
 
 CHECKPOINTS = "checkpoints"
 _CHECKPOINT = re.compile(r"model_(\d+)_steps\.zip")

@@ -6,9 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 from sb3_contrib.common.maskable.utils import is_masking_supported
@@ -18,15 +16,15 @@ from stable_baselines3.common.logger import configure
 
 from seeupo_gym.agents.group_algorithm import GroupAlgorithm
 from seeupo_gym.agents.turn_logging import purge_events
-from seeupo_gym.baselines.registry import AlgorithmSpec, env_name
 from seeupo_gym.benchmark.evaluation import evaluate
 from seeupo_gym.benchmark.folder import RunFolder
+from seeupo_gym.benchmark.job import Job
 from seeupo_gym.benchmark.models import load_model, save_model
 from seeupo_gym.benchmark.results import versions
 from seeupo_gym.envs.reference import normalize, reference_scores
 from seeupo_gym.envs.task import HELD_OUT_SEED
-from seeupo_gym.files import locked
-from seeupo_gym.interrupts import HeldInterrupts
+from seeupo_gym.system.files import locked
+from seeupo_gym.system.interrupts import HeldInterrupts
 
 __all__ = ["EvaluationCallback", "Job", "load_model", "run_job", "save_model"]
 
@@ -37,67 +35,6 @@ ProgressReport = Callable[[int], None]
 
 # A report at every vector step would cost more than the step.
 _REPORT_SECONDS = 0.2
-
-
-@dataclass(frozen=True)
-class Job:
-    """
-    One run.
-
-    :param spec: algorithm and its settings
-    :param env_id: a registered Gymnasium id
-    :param seed: seed of environments and algorithm
-    :param total_timesteps: environment steps to train for; training stops at the first point it can after them
-    :param out: folder of the benchmark
-    :param n_evals: evaluations after the one before training, at equally spaced numbers of steps
-    :param n_eval_episodes: held-out episodes of each evaluation
-    :param env_kwargs: arguments of the environment
-    :param checkpoint_every: environment steps between two checkpoints; None: none
-    :param keep_checkpoints: how many of the last ones to keep, at least 1
-    """
-
-    spec: AlgorithmSpec
-    env_id: str
-    seed: int
-    total_timesteps: int
-    out: Path
-    n_evals: int = 20
-    n_eval_episodes: int = 100
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    checkpoint_every: int | None = None
-    keep_checkpoints: int = 3
-
-    @property
-    def name(self) -> str:
-        """``environment/algorithm/seed_0``: how the job is called, and its folder in the benchmark's."""
-        return f"{env_name(self.env_id)}/{self.spec.name}/seed_{self.seed}"
-
-    @property
-    def folder(self) -> Path:
-        """Where its files are."""
-        return self.out / self.name
-
-    def settings(self) -> dict[str, Any]:
-        """
-        Everything that decides the result, with all defaults written out.
-
-        :return: what ``result.json`` holds under "settings"
-        """
-        return {
-            "algorithm": self.spec.name,
-            "entry_point": self.spec.entry_point,
-            "policy": self.spec.policy,
-            "n_envs": self.spec.n_envs,
-            "algorithm_settings": self.spec.all_settings(),
-            "environment": env_name(self.env_id),
-            "env_id": self.env_id,
-            "env_kwargs": dict(self.env_kwargs),
-            "seed": self.seed,
-            "total_timesteps": self.total_timesteps,
-            "n_evals": self.n_evals,
-            "n_eval_episodes": self.n_eval_episodes,
-            "first_eval_seed": HELD_OUT_SEED,
-        }
 
 
 class EvaluationCallback(BaseCallback):

@@ -14,7 +14,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 
 from seeupo_gym.baselines.registry import AlgorithmSpec
 from seeupo_gym.benchmark.results import read_json, to_plain, versions
-from seeupo_gym.files import open_atomically
+from seeupo_gym.system.files import open_atomically
 
 INFO_MEMBER = "seeupo_gym.json"
 _ENTRIES = ("algorithm", "entry_point", "env_id", "env_kwargs", "timesteps")

@@ -12,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from seeupo_gym.files import write_atomically
+from seeupo_gym.system.files import write_atomically
 
 RESULT_FILE, MODEL_FILE = "result.json", "model.zip"
 # Saved instead of the model when training was stopped or failed: nothing that was learned is lost.

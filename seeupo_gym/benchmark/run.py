@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from seeupo_gym.agents import SeeUPO
-from seeupo_gym.baselines.registry import AlgorithmSpec, check_env, env_name, get_algorithm
+from seeupo_gym.baselines.registry import AlgorithmSpec, get_algorithm
+from seeupo_gym.benchmark.environments import check_env, env_name
 from seeupo_gym.benchmark.jobs import Job
 from seeupo_gym.benchmark.results import (
     RESULT_FILE,
@@ -19,7 +20,7 @@ from seeupo_gym.benchmark.results import (
 )
 from seeupo_gym.benchmark.runner import Bar, Runner
 from seeupo_gym.envs.task import HELD_OUT_SEED
-from seeupo_gym.files import locked
+from seeupo_gym.system.files import locked
 
 # PPO and A2C know no invalid-action masks, so in a benchmark SeeUPO and its subclasses get none either.
 EQUAL_CONDITIONS: dict[str, Any] = {"use_masking": False}

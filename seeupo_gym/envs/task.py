@@ -207,6 +207,17 @@ class Task(ABC):
         :return: printable ASCII
         """
 
+    def short_texts(self, lane: int) -> dict[str, int | NDArray[np.int64]]:
+        """
+        Return more texts for actions, which count only if a message has nothing else.
+
+        A text of :meth:`action_text` that is in here counts only alone, too.
+
+        :param lane: the lane whose episode it is
+        :return: text -> action
+        """
+        return {}
+
     def parse_action(self, lane: int, message: str) -> NDArray[np.int64]:
         """
         Find the action that a message means; :meth:`action_text` gives messages that mean their actions.
@@ -214,9 +225,36 @@ class Task(ABC):
         :param lane: the lane whose episode the message belongs to
         :param message: what the agent wrote
         :return: the action, shape () or (components,)
-        :raises MessageError: if it means none; the text is the reply to it
+        :raises MessageError: if it means no action; the text is the reply to it
         """
-        return find_action(self, lane, message)
+        actions = self.all_actions()
+        texts: dict[str, NDArray[np.int64]] = {}
+        for action in actions:
+            # Actions that differ only in a part that plays no role have the same text: the first stands for them.
+            texts.setdefault(self.action_text(lane, action), np.asarray(action))
+        return find_action(message, texts, self.short_texts(lane), lambda: self._valid_texts(lane, actions))
+
+    def all_actions(self) -> NDArray[np.int64]:
+        """
+        List all elements of the action space.
+
+        :return: shape (actions,) for Discrete, (actions, components) for MultiDiscrete
+        """
+        if isinstance(self.action_space, spaces.Discrete):
+            return np.arange(int(self.action_space.n))
+        sizes = self.action_space.nvec.astype(np.int64)
+        return np.stack(np.unravel_index(np.arange(int(np.prod(sizes))), tuple(sizes)), axis=1)
+
+    def _valid_texts(self, lane: int, actions: NDArray[np.int64]) -> list[str]:
+        """Return the texts of the actions that are accepted now."""
+        if self.has_action_masks:
+            mask = self.action_masks(np.array([lane]))[0]
+            if isinstance(self.action_space, spaces.Discrete):
+                actions = actions[mask]
+            else:
+                offsets = np.concatenate([[0], np.cumsum(self.action_space.nvec)[:-1]])
+                actions = actions[mask[actions + offsets].all(axis=1)]
+        return list(dict.fromkeys(self.action_text(lane, action) for action in actions))
 
 
 class TaskEnv(gym.Env[Any, Any]):

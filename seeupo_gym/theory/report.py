@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seeupo_gym.files import write_atomically
+from seeupo_gym.system.files import write_atomically
 from seeupo_gym.theory.checks import Check, random_batch
 from seeupo_gym.theory.mdp import Array
 from seeupo_gym.theory.rows_gradients import discount_rows, gradient_rows, optimum_rows

@@ -24,6 +24,10 @@ TEST_EVERY = 5
 MESSAGES_PER_TURN = 20
 MAX_RESULT = 50_000
 
+_HOW_TO_CALL = (
+    "You can call these functions. Write nothing but calls, as in [first(a=1), second(b='x')]; you are shown the "
+    "results. Any other message ends your turn. The functions, one a line:"
+)
 NEW_FUNCTIONS = "I have updated some more functions you can choose from. What about now?"
 # A message with this in it means calls, and has none if anything else is around them.
 _ATTEMPT = re.compile(r"(?:^[ \t]*|\[\s*)\w+\(", re.MULTILINE)
@@ -62,6 +66,19 @@ def load(category: str) -> Category:
     files = config.MULTI_TURN_FUNC_DOC_FILE_MAPPING
     classes = sorted({name for entry in entries for name in entry["involved_classes"]})
     return Category(entries, gold, {name: read(f"multi_turn_func_doc/{files[name]}") for name in classes})
+
+
+def bfcl_functions(info: dict[str, Any]) -> str:
+    """
+    Write out the functions in ``info`` of ``BFCLMultiTurn-v0``: how to call them, and their documents as JSON.
+
+    It is made for the argument ``show_info`` of :class:`~seeupo_gym.agents.language.ChatView`.
+
+    :param info: info of a reset or a step
+    :return: the text, which is empty if there are no functions in ``info``
+    """
+    functions = info.get("functions", ())
+    return "\n".join([_HOW_TO_CALL, *map(json.dumps, functions)]) if functions else ""
 
 
 def tools_of(category: str, task: int) -> Toolbox:

@@ -10,7 +10,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from seeupo_gym.envs.counter_rng import uniform
-from seeupo_gym.envs.messages import find_action
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level
 from seeupo_gym.envs.tasks.deadline_planner_search import HOLD_UP, Jobs, look_ahead
 
@@ -259,10 +258,9 @@ class DeadlinePlanner(Task):
             return f"serve job {JOB_NAMES[action]}"
         return "plan longer" if action == self.plan else "wait"
 
-    def parse_action(self, lane: int, message: str) -> NDArray[np.int64]:
+    def short_texts(self, lane: int) -> dict[str, int | NDArray[np.int64]]:
         # Within other words "serve a" need not be about job A.
-        short = {f"serve {JOB_NAMES[job]}": job for job in range(self.level.n_jobs)}
-        return find_action(self, lane, message, short)
+        return {f"serve {JOB_NAMES[job]}": job for job in range(self.level.n_jobs)}
 
     def reply_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
         before, clock = self.before[lane], self.clock[lane]

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from seeupo_gym.envs.arguments import check_choice, check_count
 from seeupo_gym.envs.counter_rng import integers, uniform
-from seeupo_gym.envs.messages import find_action
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, StepResult, Task, TaskEnv, choose_level, one_hot
 
 LATE_COST = 0.1
@@ -193,8 +192,8 @@ class GuessNumber(Task):
         left = self.max_turns - self.turns[lane]
         return f"{text} {left} {'guess' if left == 1 else 'guesses'} left."
 
-    def parse_action(self, lane: int, message: str) -> NDArray[np.int64]:
-        return find_action(self, lane, message, {str(number): number for number in range(self.level.range)})
+    def short_texts(self, lane: int) -> dict[str, int | NDArray[np.int64]]:
+        return {str(number): number for number in range(self.level.range)}
 
 
 class GuessNumberEnv(TaskEnv):

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from seeupo_gym.envs.arguments import check_flag
 from seeupo_gym.envs.counter_rng import integers, uniform
-from seeupo_gym.envs.messages import find_action
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level, one_hot
 from seeupo_gym.envs.tasks.tool_chain_world import LEVELS, TOOLS, TYPES, paths
 
@@ -193,9 +192,9 @@ class ToolChain(Task):
         }
         return f"Tool: {replies[int(self.status[lane])]}"
 
-    def parse_action(self, lane: int, message: str) -> NDArray[np.int64]:
+    def short_texts(self, lane: int) -> dict[str, int | NDArray[np.int64]]:
         submit = np.array(self.submit * self.level.n_records if self.flat else [self.submit, 0])
-        return find_action(self, lane, message, {"submit": submit})  # also without the answer
+        return {"submit": submit}  # also without the answer
 
 
 class ToolChainEnv(MaskedTaskEnv):

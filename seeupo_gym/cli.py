@@ -116,6 +116,7 @@ def _make_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text)
         command.add_argument("model", type=Path, help="model.zip that train or benchmark wrote")
         command.add_argument("--seed", type=int, help="seed of the (first) episode; default: the first held-out one")
+        command.add_argument("--untrusted", action="store_true", help="execute nothing that is in the file")
         command.add_argument("--sample", action="store_true", help="draw actions; default: the most likely ones")
         if name == "evaluate":
             command.add_argument("--episodes", type=int, default=100, help="default %(default)s")
@@ -254,12 +255,12 @@ def _print_stage_note(model: BaseAlgorithm) -> None:
         print(f"note: {note}")
 
 
-def _load_model(path: Path) -> tuple[BaseAlgorithm, dict[str, Any]]:
+def _load_model(path: Path, untrusted: bool) -> tuple[BaseAlgorithm, dict[str, Any]]:
     """Load a model whose environment can be made here."""
     from seeupo_gym.benchmark.environments import check_env
     from seeupo_gym.benchmark.jobs import load_model
 
-    model, info = load_model(path)
+    model, info = load_model(path, trusted=not untrusted)
     try:
         check_env(info["env_id"], info["env_kwargs"])
     except ValueError as error:
@@ -274,7 +275,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from seeupo_gym.envs.reference import normalize, reference_scores
     from seeupo_gym.envs.task import HELD_OUT_SEED
 
-    model, info = _load_model(arguments.model)
+    model, info = _load_model(arguments.model, arguments.untrusted)
     env_id, env_kwargs = info["env_id"], info["env_kwargs"]
     first_seed = HELD_OUT_SEED if arguments.seed is None else arguments.seed
     result = evaluate(model, env_id, arguments.episodes, first_seed, not arguments.sample, **env_kwargs)
@@ -291,7 +292,7 @@ def _watch(arguments: argparse.Namespace) -> int:
     from seeupo_gym.benchmark.watch import watch_episode
     from seeupo_gym.envs.task import HELD_OUT_SEED
 
-    model, info = _load_model(arguments.model)
+    model, info = _load_model(arguments.model, arguments.untrusted)
     seed = HELD_OUT_SEED if arguments.seed is None else arguments.seed
     texts = watch_episode(model, info["env_id"], seed, not arguments.sample, **info["env_kwargs"])
     print(f"{info['algorithm']} on {info['env_id']}, trained for {info['timesteps']:,} steps\n")

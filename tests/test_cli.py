@@ -119,7 +119,7 @@ def test_what_an_interrupted_training_learned_is_kept(capsys, tmp_path, monkeypa
     assert call(capsys, "evaluate", model, "--episodes", 3)[0] == 0
     monkeypatch.undo()
     assert str(model) in error_line(capsys, *train)
-    assert "cannot be made with" in error_line(capsys, *train, "--overwrite", "--set", "max_turns=no")
+    assert "max_turns must be an integer" in error_line(capsys, *train, "--overwrite", "--set", "max_turns=no")
     assert model.exists(), "until there is something better"
     assert call(capsys, *train, "--overwrite")[0] == 0
     assert not model.exists()
@@ -177,7 +177,10 @@ def test_benchmark_writes_everything_and_continues(capsys, tmp_path):
         (["train", "ppo", TRAP, "--env-arg", "turns=1"], "turns must be an integer of at least 2"),
         (["train", "ppo", TRAP, "--steps", "0"], "total_timesteps must be at least 1"),
         (["train", "ppo", TRAP, "--steps", "many"], "invalid int value"),
-        (["train", "seeupo", TRAP, "--set", "group_size=1", "--no-progress"], "group_size must be at least 2"),
+        (
+            ["train", "seeupo", TRAP, "--set", "group_size=1", "--no-progress"],
+            "group_size must be an integer of at least 2",
+        ),
         (["train", "ppo", TRAP, "--set", "n_steps=banana", "--no-progress"], "cannot be made with"),
         (["train", "ppo", TRAP, "--set", "learning_rate=abc", "--no-progress"], "cannot be made with"),
         (["evaluate", "nowhere.zip"], "there is no model"),

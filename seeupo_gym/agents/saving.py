@@ -14,6 +14,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
+from seeupo_gym.agents.unpickling import check_weights, read_entries
 from seeupo_gym.system.files import open_atomically
 
 SelfSavedAlgorithm = TypeVar("SelfSavedAlgorithm", bound="SavedAlgorithm")
@@ -60,10 +61,11 @@ class SavedAlgorithm(BaseAlgorithm):
         custom_objects: dict[str, Any] | None = None,
         print_system_info: bool = False,
         force_reset: bool = True,
+        trusted: bool = True,
         **kwargs: Any,
     ) -> SelfSavedAlgorithm:
         """
-        Load a model; see SB3.
+        Load a model; see SB3. A file can run any code when it is loaded, unless ``trusted`` is False.
 
         :param path: file to read, or something like a file
         :param env: the environment to go on in, or what the constructor makes one of; None: none
@@ -71,10 +73,17 @@ class SavedAlgorithm(BaseAlgorithm):
         :param custom_objects: what to take in place of attributes that are saved
         :param print_system_info: whether to print on what systems the model was saved and is loaded
         :param force_reset: whether to reset the environment before training
+        :param trusted: False: take only data from the file, and execute nothing in it; see docs/trust.md
         :param kwargs: attributes to change
         :return: the model, which goes on as the one that was saved; with ``seed=...`` its random streams begin anew
+        :raises ValueError: if settings in the file are out of range, or weights not finite
+        :raises UntrustedError: if the file is not trusted and holds more than data
         """
-        model = super().load(path, None, device, custom_objects, print_system_info, **kwargs)
+        if not isinstance(path, (str, pathlib.Path)):
+            model = cls._load_file(path, device, custom_objects or {}, print_system_info, trusted, kwargs)
+        else:
+            with pathlib.Path(_archive(path)).open("rb") as file:
+                model = cls._load_file(file, device, custom_objects or {}, print_system_info, trusted, kwargs)
         if env is not None:
             n_episodes = model.n_groups * model.group_size
             made: GymEnv = model.policy_class.make_env(env, n_episodes, model.policy_kwargs)
@@ -83,7 +92,28 @@ class SavedAlgorithm(BaseAlgorithm):
             model.set_env(made, force_reset)
         if "seed" in kwargs:
             model.set_random_seed(kwargs["seed"])
-        model._read_weights(path)
+        return model
+
+    @classmethod
+    def _load_file(
+        cls: type[SelfSavedAlgorithm],
+        file: io.BufferedIOBase,
+        device: th.device | str,
+        custom_objects: dict[str, Any],
+        print_system_info: bool,
+        trusted: bool,
+        changes: dict[str, Any],
+    ) -> SelfSavedAlgorithm:
+        """Load a model without an environment."""
+        if not trusted:
+            file.seek(0)
+            file = io.BytesIO(file.read())  # what is checked is what is loaded
+        # SB3 compares the arguments of the policy with those in the file.
+        given = {**{name: value for name, value in changes.items() if name != "policy_kwargs"}, **custom_objects}
+        entries = read_entries(file, cls, given, trusted)
+        model = super().load(file, None, device, {**entries, **given}, print_system_info, **changes)
+        model._read_weights(file)
+        check_weights(model)
         return model
 
     def set_parameters(

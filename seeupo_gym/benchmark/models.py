@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Mapping
-from io import BufferedIOBase
+from io import BufferedIOBase, BytesIO
 from pathlib import Path
 from typing import Any, cast
 
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 
-from seeupo_gym.baselines.registry import AlgorithmSpec
+from seeupo_gym.agents.saving import SavedAlgorithm
+from seeupo_gym.agents.unpickling import UntrustedError, check_weights, read_entries
+from seeupo_gym.baselines.registry import AlgorithmSpec, algorithm_names, get_algorithm
 from seeupo_gym.benchmark.results import read_json, to_plain, versions
+from seeupo_gym.envs import ENV_IDS
 from seeupo_gym.system.files import open_atomically
 
 INFO_MEMBER = "seeupo_gym.json"
@@ -77,24 +80,47 @@ def read_info(path: Path) -> dict[str, Any]:
     return {"run": {}, **info}
 
 
-def load_model(path: Path, env: Any = None, device: th.device | str = "cpu") -> tuple[BaseAlgorithm, dict[str, Any]]:
+def load_model(
+    path: Path, env: Any = None, device: th.device | str = "cpu", trusted: bool = True
+) -> tuple[BaseAlgorithm, dict[str, Any]]:
     """
     Load a model that :func:`save_model` saved.
 
     :param path: its ``.zip`` file, also without the ending
     :param env: environment to go on in; None: none
     :param device: device of the networks
+    :param trusted: False: take only data from the file, and execute nothing in it; see docs/trust.md
     :return: the model, and what :func:`read_info` gives
     :raises ValueError: if a file is missing or not what it should be; says which
     """
     path = path if path.suffix == ".zip" else path.with_name(f"{path.name}.zip")
     info = read_info(path)
     spec = AlgorithmSpec(info["algorithm"], info["entry_point"])
-    algorithm_class = spec.load_class()
     try:
-        model = algorithm_class.load(path, env=env, device=device)
+        if not trusted:
+            _check_names(info)
+        algorithm_class = spec.load_class()
+        if issubclass(algorithm_class, SavedAlgorithm):
+            return algorithm_class.load(path, env=env, device=device, trusted=trusted), info
+        file = BytesIO(path.read_bytes())
+        entries = read_entries(file, algorithm_class, trusted=trusted)
+        model = algorithm_class.load(file, env=env, device=device, custom_objects=entries)
+        check_weights(model)
     except ImportError:  # a package that this model needs: no fault of the file
         raise
+    except UntrustedError as error:
+        raise UntrustedError(f"{path} is not to be trusted: {error}") from error
     except Exception as error:  # damaged data can make anything fail
         raise ValueError(f"{path} is no model of {spec.name}, or damaged: {type(error).__name__}: {error}") from error
     return model, info
+
+
+def _check_names(info: Mapping[str, Any]) -> None:
+    """Refuse what would import a module that the file names, or give arguments to an environment of others."""
+    name, entry_point, env_id = info["algorithm"], info["entry_point"], info["env_id"]
+    if name not in algorithm_names() or get_algorithm(name).entry_point != entry_point:
+        raise UntrustedError(f"its algorithm {name!r}, {entry_point!r}, is none that is registered")
+    if ":" in env_id:
+        raise UntrustedError(f"its environment {env_id!r} names a module to import")
+    if info["env_kwargs"] and env_id not in ENV_IDS:
+        raise UntrustedError(f"it has arguments for an environment that is not of this package: {info['env_kwargs']}")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from seeupo_gym.system.files import write_atomically
 from seeupo_gym.theory.checks import Check, random_batch
 from seeupo_gym.theory.mdp import Array
 from seeupo_gym.theory.rows_blocks import block_rows
@@ -130,7 +131,7 @@ def run_theory(
         "checks": [{"number": number, **asdict(check), "verdict": check.verdict} for number, check in checks],
         "mean_curves": {k: {name: c.mean(axis=1).tolist() for name, c in v.items()} for k, v in curves.items()},
     }
-    paths[0].write_text(json.dumps(content, indent=1) + "\n")
+    write_atomically(paths[0], json.dumps(content, indent=1) + "\n")
     if plots:
         from seeupo_gym.theory.plots import plot_gaps, plot_returns, plot_staged
 

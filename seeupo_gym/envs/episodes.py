@@ -17,7 +17,7 @@ NO_EPISODE = -1
 
 class EpisodeLanes:
     """
-    Plays a list of seeded episodes in a vector environment, and knows the episode and the turn of each lane.
+    Bookkeeping of a list of seeded episodes: the episode and the turn that each lane of a vector environment is at.
 
     Episode ``e`` is played in lane ``e % n_envs``. Where the environment takes a queue of seeds
     (:mod:`seeupo_gym.envs.vector`), a lane goes from one episode straight to its next, and is parked when

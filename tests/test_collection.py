@@ -384,6 +384,24 @@ def test_unknown_horizon_is_an_error_that_says_what_to_do(cls):
         SeeUPO("MlpPolicy", cls(), seed=0)
 
 
+@pytest.mark.parametrize(("max_turns", "limit"), [(6, 3), (3, 6)])
+def test_the_horizon_is_the_shorter_of_max_turns_and_a_time_limit(max_turns, limit):
+    """With the longer one, three stages of the schedule would wait for turns that no episode has."""
+
+    env = WalkEnv()
+    env.max_turns = max_turns
+    model = SeeUPO("MlpPolicy", gym.wrappers.TimeLimit(env, limit), n_groups=1, group_size=2, schedule="staged")
+    assert model.n_turns == 3
+
+
+@pytest.mark.parametrize("max_turns", ["six", 2.5, 0, np.inf, True])
+def test_a_horizon_that_is_no_number_of_turns_is_an_error(max_turns):
+    env = WalkEnv()
+    env.max_turns = max_turns
+    with pytest.raises(ValueError, match="the environment's max_turns must be an integer of at least 1"):
+        SeeUPO("MlpPolicy", env)
+
+
 @pytest.mark.parametrize("vec_env_cls", [None, DummyVecEnv, SubprocVecEnv])
 def test_horizon_of_a_time_limit_around_an_unregistered_environment(vec_env_cls):
     def make():

@@ -17,6 +17,7 @@ from seeupo_gym.agents.method.staged import act_in_stage
 from seeupo_gym.agents.policies.turns import observed_turns
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
 from seeupo_gym.envs.episodes import EpisodeLanes
+from seeupo_gym.envs.info_keys import CRASHED, MALFORMED, episode_statistics, read_flag
 from seeupo_gym.envs.task import Lanes
 from seeupo_gym.envs.vector import TaskVecEnv
 
@@ -31,8 +32,8 @@ def collect_groups(model: GroupAlgorithm, env: VecEnv, callback: BaseCallback, b
     """
     Collect ``n_groups * group_size`` whole episodes with the current policy, in SB3's order of calls.
 
-    An episode whose environment reports ``info["crashed"]`` (a program it depends on died) is dropped: its
-    steps are counted, but it is no member of its group and not in the statistics.
+    An episode whose environment reports ``info["seeupo_gym/crashed"]`` (a program it depends on died) is
+    dropped: its steps are counted, but it is no member of its group and not in the statistics.
 
     :param model: the algorithm; its step count, statistics and last observations are kept current
     :param env: the training environment
@@ -74,12 +75,15 @@ def collect_groups(model: GroupAlgorithm, env: VecEnv, callback: BaseCallback, b
             used = np.flatnonzero(lanes.active)
             check_finite("reward", rewards, used, turns, model.num_timesteps)
             reporting = [lane for lane in used.tolist() if infos[lane]]
-            crashed = [lane for lane in reporting if infos[lane].get("crashed")]
+            crashed = [lane for lane in reporting if read_flag(infos[lane], CRASHED, lane, turns[lane])]
             if crashed:
                 buffer.drop(lanes.episodes[crashed].tolist())
                 reporting = [lane for lane in reporting if lane not in crashed]
-            malformed += [infos[lane]["malformed"] for lane in reporting if "malformed" in infos[lane]]
-            model._update_info_buffer([infos[lane] for lane in reporting], dones[reporting])
+            told = [read_flag(infos[lane], MALFORMED, lane, turns[lane]) for lane in reporting]
+            malformed += [flag for flag in told if flag is not None]
+            ended = [lane for lane in reporting if dones[lane]]
+            statistics = [episode_statistics(infos[lane], lane, turns[lane]) for lane in ended]
+            model._update_info_buffer(statistics, dones[ended])
             used_rows = _positions(lanes.active, acting)
             buffer.add(
                 lanes.episodes[used],

@@ -17,6 +17,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from seeupo_gym.agents.method.staged import Stages
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 from seeupo_gym.envs.episodes import EpisodeLanes
+from seeupo_gym.envs.info_keys import CRASHED, SUCCESS, read_flag
 from seeupo_gym.envs.task import HELD_OUT_SEED, MAX_SEED, bare_task_env
 from seeupo_gym.envs.vector import make_vec
 
@@ -157,10 +158,12 @@ def _play(model: BaseAlgorithm, env: VecEnv, seeds: NDArray[np.int64], determini
             returns[episodes] += rewards[active]
             lengths[episodes] += 1
             for lane in active[dones[active]]:
-                if infos[lane].get("crashed"):
-                    crashed.add(int(lanes.episodes[lane]))
-                elif "is_success" in infos[lane]:
-                    successes[int(lanes.episodes[lane])] = bool(infos[lane]["is_success"])
+                episode, info, turn = int(lanes.episodes[lane]), infos[lane], int(lanes.turns[lane])
+                success = read_flag(info, SUCCESS, lane, turn)
+                if read_flag(info, CRASHED, lane, turn):
+                    crashed.add(episode)
+                elif success is not None:
+                    successes[episode] = success
             obs, episode_start = lanes.advance(obs, dones), dones
     kept = [i for i in range(len(seeds)) if i not in crashed]
     if crashed:

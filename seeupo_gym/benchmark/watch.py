@@ -14,6 +14,7 @@ from torch.distributions import Bernoulli, Categorical, Normal
 
 from seeupo_gym.agents import SeeUPO
 from seeupo_gym.benchmark.evaluation import check_seeds, uses_masks
+from seeupo_gym.envs.info_keys import SUCCESS, read_flag
 from seeupo_gym.envs.task import HELD_OUT_SEED
 
 _N_SHOWN = 3
@@ -73,7 +74,8 @@ def _turns(
             yield text
     finally:
         env.close()
-    ending = f", success: {'yes' if info['is_success'] else 'no'}" if "is_success" in info else ""
+    success = read_flag(info, SUCCESS, 0, turn - 1)
+    ending = "" if success is None else f", success: {'yes' if success else 'no'}"
     yield f"Return {total:.3g} after {turn} turn{'s' if turn != 1 else ''}{ending} (seed {seed})."
 
 

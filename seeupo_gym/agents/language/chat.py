@@ -18,6 +18,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from seeupo_gym.agents.language.loading import load_tokenizer, stop_token_ids
+from seeupo_gym.envs.info_keys import MALFORMED
 from seeupo_gym.envs.task import TaskEnv
 from seeupo_gym.envs.vector import SeedQueue
 from seeupo_gym.envs.views.text_view import TextView
@@ -48,9 +49,9 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
     message is their text up to the first stop token, without special tokens, without what a model writes up to its last
     ``</think>`` (a thought without an end is all thought, so the message is empty) and without white space around it;
     tokens of a choice mean its command, letter by letter. The message is sent, and stands in the conversation; the
-    reply is the user's next message. What a message means is up to the environment, as is ``info["malformed"]``.
-    Special tokens that messages or replies spell letter by letter are removed, or the next prompt would have them for
-    real: nobody can write a turn of somebody else.
+    reply is the user's next message. What a message means is up to the environment, as is
+    ``info["seeupo_gym/malformed"]``. Special tokens that messages or replies spell letter by letter are removed, or the
+    next prompt would have them for real: nobody can write a turn of somebody else.
 
     A conversation of more than ``max_context`` tokens loses its oldest exchanges, that is, the assistant's message and
     the reply to it, until it fits. The system prompt, the first message of the user and the last exchange always stay,
@@ -149,7 +150,7 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
         """
         message = self._read(action)
         text, reward, terminated, truncated, info = self.env.step(message)
-        if info.get("malformed"):
+        if info.get(MALFORMED):
             reward = float(reward) + self._malformed_reward
         self._messages += [_message("assistant", self._plain(message)), self._reply(text, info)]
         self._turn += 1

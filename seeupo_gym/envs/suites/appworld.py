@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.info_keys import MALFORMED
 from seeupo_gym.envs.suites.text_suite import WIDE_CHARSET, CrashError, TextSuiteEnv
 
 try:
@@ -157,7 +158,7 @@ class AppWorldEnv(TextSuiteEnv):
 
     ``Text``: at the start the task, for whom it is, the date and how to begin; then what the code printed, or the
     error. Characters beyond Latin-1 and punctuation become question marks; of over 100,000 characters the rest is cut.
-    ``info["malformed"]`` says of a message whether nothing of it was executed.
+    ``info["seeupo_gym/malformed"]`` says of a message whether nothing of it was executed.
 
     ## Rewards
 
@@ -170,11 +171,12 @@ class AppWorldEnv(TextSuiteEnv):
 
     ## Episode End
 
-    The episode terminates when the code has called ``apis.supervisor.complete_task``, or after ``turns`` turns; in
-    both cases the tests are run. ``info`` then has ``is_success`` (all passed), ``tests_passed`` and ``num_tests``.
-    If the server is gone, hangs or has lost the task, the episode is truncated, with reward 0 and ``info["crashed"]``:
-    leave it out of what is learned from. A RuntimeWarning tells of it, and the next reset tries once more; a second
-    time before an episode ended regularly is a RuntimeError. Starting the server again is up to whoever started it.
+    The episode terminates when the code has called ``apis.supervisor.complete_task``, or after ``turns`` turns; in both
+    cases the tests are run. ``info`` then has ``is_success`` (all passed), ``tests_passed`` and ``num_tests``. If the
+    server is gone, hangs or has lost the task, the episode is truncated, with reward 0 and
+    ``info["seeupo_gym/crashed"]``: leave it out of what is learned from. A RuntimeWarning tells of it, and the next
+    reset tries once more; a second time before an episode ended regularly is a RuntimeError. Starting the server again
+    is up to whoever started it.
 
     ## Arguments
 
@@ -251,7 +253,7 @@ class AppWorldEnv(TextSuiteEnv):
 
     def _play(self, message: str) -> tuple[str, float, bool, dict[str, Any]]:
         text = self._execute(message)
-        info: dict[str, Any] = {"malformed": text.startswith(_NOT_EXECUTED)}
+        info: dict[str, Any] = {MALFORMED: text.startswith(_NOT_EXECUTED)}
         if len(text) > self.max_observation:
             note = f"\n[{len(text):,} characters, cut]"
             text = text[: self.max_observation - len(note)] + note

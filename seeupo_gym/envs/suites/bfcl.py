@@ -12,6 +12,7 @@ import string
 from typing import Any, NamedTuple
 
 from seeupo_gym.envs.arguments import check_choice
+from seeupo_gym.envs.info_keys import MALFORMED
 from seeupo_gym.envs.suites.bfcl_calls import MAX_MESSAGE, Toolbox, fingerprint, read_calls
 from seeupo_gym.envs.suites.text_suite import TextSuiteEnv
 
@@ -87,8 +88,8 @@ class BFCLMultiTurnEnv(TextSuiteEnv):
     ## Observation Space
     ``Text``: the user's message, or the results of the calls. ``info["functions"]`` has the documents of the functions
     available, at reset and whenever some are added. ``info["calls"]`` says how many calls were read, and
-    ``info["malformed"]`` whether one of them is none of a function there is with literals for arguments, or whether
-    there are none though ``[name(`` stands in the message or ``name(`` at the beginning of a line.
+    ``info["seeupo_gym/malformed"]`` whether one of them is none of a function there is with literals for arguments, or
+    whether there are none though ``[name(`` stands in the message or ``name(`` at the beginning of a line.
 
     ## Rewards
     At the end 1 if the conversation passes the official checks after every user turn, else 0. With ``dense_reward``
@@ -162,7 +163,7 @@ class BFCLMultiTurnEnv(TextSuiteEnv):
     def _play(self, message: str) -> tuple[str, float, bool, dict[str, Any]]:
         calls = read_calls(message)
         understood = all(map(self._model.understands, calls)) if calls else not _ATTEMPT.search(message)
-        info: dict[str, Any] = {"calls": len(calls), "malformed": not understood}
+        info: dict[str, Any] = {"calls": len(calls), MALFORMED: not understood}
         if calls:
             self._messages += 1
             results = self._model.run(calls)

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.info_keys import MALFORMED
 from seeupo_gym.envs.suites.miniwob_browser import (
     Browser,
     Element,
@@ -44,7 +45,7 @@ class MiniWoBEnv(TextSuiteEnv):
     on every element and, for every element that takes text, the typing of every string that the task quotes or that
     the suite extracts from it. Other strings can be typed too: JSON notation, up to 256 printable characters. Typing
     clicks the element first and adds to what is in it. In a message of another form nothing is understood: it gets a
-    reply that says so, and costs the turn (``info["malformed"]``).
+    reply that says so, and costs the turn (``info["seeupo_gym/malformed"]``).
 
     There is no dragging, scrolling, hovering or pressing of other keys: tasks that need them cannot be solved.
 
@@ -67,9 +68,9 @@ class MiniWoBEnv(TextSuiteEnv):
 
     ## Episode End
 
-    The episode terminates when the page ends it (``info["is_success"]``: whether the reward is 1) or after
-    ``turns`` turns, with -1, as at the suite's time limit. If the browser dies or does not answer for a minute, the
-    episode is truncated, with reward 0 and ``info["crashed"]``: leave it out of what is learned from. A RuntimeWarning
+    The episode terminates when the page ends it (``info["is_success"]``: whether the reward is 1) or after ``turns``
+    turns, with -1, as at the suite's time limit. If the browser dies or does not answer for a minute, the episode is
+    truncated, with reward 0 and ``info["seeupo_gym/crashed"]``: leave it out of what is learned from. A RuntimeWarning
     tells of it, and the next reset starts the browser again; a second crash before an episode ended regularly is a
     RuntimeError.
 
@@ -125,7 +126,7 @@ class MiniWoBEnv(TextSuiteEnv):
             time.sleep(self.wait_ms / 1000)
         page = self._browser.read(time_is_up=self._is_last_turn)
         self._take_in(page)
-        info = {**self._info(), "malformed": command is None}
+        info = {**self._info(), MALFORMED: command is None}
         if page["done"]:
             reward = float(page["reward"])
             # The page is covered now: there is nothing to do on it.

@@ -10,6 +10,7 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from seeupo_gym.envs.info_keys import MALFORMED
 from seeupo_gym.envs.suites.text_suite import WIDE_CHARSET, CrashError, TextSuiteEnv
 
 INSTALL = "seeupo_gym/OpenEnv-v0 needs the package websockets: pip install 'websockets>=15'"
@@ -107,7 +108,7 @@ class OpenEnvEnv(TextSuiteEnv):
 
     ``Text``, cut at 100,000 characters; characters beyond Latin-1 and punctuation become question marks. An action that
     the server refuses gets the server's error for an observation and costs the turn (``info["refused"]``, and the same
-    as ``info["malformed"]``). ``info["observation"]`` has all fields.
+    as ``info["seeupo_gym/malformed"]``). ``info["observation"]`` has all fields.
 
     ## Rewards
 
@@ -121,10 +122,10 @@ class OpenEnvEnv(TextSuiteEnv):
     ## Episode End
 
     Terminates when the server says that the episode is done, and after ``turns`` turns. ``info["is_success"]`` then
-    says what ``success`` makes of the last observation, by default whether the episode was done with a positive
-    reward. If the session breaks or an answer does not come in time, the episode is truncated, with reward 0 and
-    ``info["crashed"]``: leave it out of what is learned from. A RuntimeWarning tells of it, and the next reset starts
-    another session; a second time before an episode ended regularly is a RuntimeError.
+    says what ``success`` makes of the last observation, by default whether the episode was done with a positive reward.
+    If the session breaks or an answer does not come in time, the episode is truncated, with reward 0 and
+    ``info["seeupo_gym/crashed"]``: leave it out of what is learned from. A RuntimeWarning tells of it, and the next
+    reset starts another session; a second time before an episode ended regularly is a RuntimeError.
 
     ## Arguments
 
@@ -208,7 +209,7 @@ class OpenEnvEnv(TextSuiteEnv):
         else:
             fields, reward = self._last = result["observation"], float(result.get("reward") or 0.0)
             text, over = self._show(fields), bool(result.get("done"))
-        info: dict[str, Any] = {"observation": fields, "refused": refused, "malformed": refused}
+        info: dict[str, Any] = {"observation": fields, "refused": refused, MALFORMED: refused}
         done = over or self._is_last_turn
         if done:
             decide = self._success or (lambda _, last: over and last > 0)

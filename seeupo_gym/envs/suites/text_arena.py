@@ -9,6 +9,7 @@ import string
 from typing import Any, NamedTuple
 
 from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.info_keys import MALFORMED
 from seeupo_gym.envs.suites.own_randomness import OwnRandomness
 from seeupo_gym.envs.suites.text_suite import TextSuiteEnv
 
@@ -117,10 +118,10 @@ class TextArenaEnv(TextSuiteEnv):
 
     ## Episode End
 
-    When the game is won or lost, at the second of two invalid moves in a row (in `Minesweeper` a mine is one, and
-    costs no more), and at the turn limit, which is part of the task: the episode terminates and is never truncated.
-    An invalid move costs the turn; `info["malformed"]` says of every message whether it was one (a mine is none here).
-    At the end `info` has `is_success` and `reason`, the game's last words.
+    When the game is won or lost, at the second of two invalid moves in a row (in `Minesweeper` a mine is one, and costs
+    no more), and at the turn limit, which is part of the task: the episode terminates and is never truncated. An
+    invalid move costs the turn; `info["seeupo_gym/malformed"]` says of every message whether it was one (a mine is none
+    here). At the end `info` has `is_success` and `reason`, the game's last words.
 
     ## Arguments
 
@@ -200,7 +201,7 @@ class TextArenaEnv(TextSuiteEnv):
         text = "\n".join(shown)
         state = self.game.state
         invalid = state.error_count > 0 or state.game_info[0]["invalid_move"]
-        return text, reward, done, {"malformed": bool(invalid) and _MINE not in text, **outcome}
+        return text, reward, done, {MALFORMED: bool(invalid) and _MINE not in text, **outcome}
 
     def _start(self, seed: int) -> bool:
         try:

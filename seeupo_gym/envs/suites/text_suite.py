@@ -12,6 +12,7 @@ import gymnasium as gym
 from gymnasium import spaces
 
 from seeupo_gym.envs.arguments import check_count
+from seeupo_gym.envs.info_keys import CRASHED
 from seeupo_gym.envs.task import HELD_OUT_SEED, MAX_SEED
 
 # Latin-1, general punctuation and currencies, for texts that people wrote.
@@ -31,7 +32,7 @@ class TextSuiteEnv(gym.Env[str, str]):
     Observations are cut at ``max_observation`` characters, and what is not in ``charset`` becomes a question mark.
 
     If ``_begin`` or ``_play`` raises :class:`CrashError`, it is tried once more: at a step the episode is truncated,
-    with reward 0 and ``info["crashed"]``, and the next reset begins anew; at a reset that is done at once. A
+    with reward 0 and ``info["seeupo_gym/crashed"]``, and the next reset begins anew; at a reset that is done at once. A
     RuntimeWarning tells of it. A second crash before an episode ended regularly, or by a reset after a turn, is a
     RuntimeError.
 
@@ -84,7 +85,7 @@ class TextSuiteEnv(gym.Env[str, str]):
         """Forget a program that crashed; whatever state it is in, none of it may be left."""
 
     def _crash_info(self) -> dict[str, Any]:
-        """What ``info`` has besides ``crashed`` and ``is_success`` when an episode is truncated."""
+        """What ``info`` has besides the crash and ``is_success`` when an episode is truncated."""
         return {}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -139,7 +140,7 @@ class TextSuiteEnv(gym.Env[str, str]):
                 0.0,
                 False,
                 True,
-                {**self._crash_info(), "crashed": True, "is_success": False},
+                {**self._crash_info(), CRASHED: True, "is_success": False},
             )
         if done:
             self._running, self._crashes = False, 0

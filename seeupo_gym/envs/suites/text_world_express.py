@@ -13,6 +13,7 @@ import weakref
 from typing import Any
 
 from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.info_keys import MALFORMED
 from seeupo_gym.envs.suites.text_suite import CrashError, TextSuiteEnv
 
 # The suite's own folds: each has so many games, numbered from here on.
@@ -153,7 +154,7 @@ class TextWorldExpressEnv(TextSuiteEnv):
 
     ``Text``: the task (at the start), the game's reply, the room and the inventory, and the admissible commands.
     ``info`` has them apart: ``look``, ``inventory``, ``admissible_commands`` and the game's ``score`` so far, and
-    after a step ``malformed``: whether the command was not among the admissible ones.
+    after a step ``seeupo_gym/malformed``: whether the command was not among the admissible ones.
 
     ## Rewards
 
@@ -169,10 +170,10 @@ class TextWorldExpressEnv(TextSuiteEnv):
 
     ## Episode End
 
-    The episode terminates when the game is won (``info["is_success"]``) or lost, or after ``turns`` turns. If the
-    Java process dies or does not answer for a minute, the episode is truncated, with reward 0 and ``info["crashed"]``:
-    leave it out of what is learned from. A RuntimeWarning tells of it, and the next reset starts Java again; a second
-    crash before an episode ended regularly is a RuntimeError.
+    The episode terminates when the game is won (``info["is_success"]``) or lost, or after ``turns`` turns. If the Java
+    process dies or does not answer for a minute, the episode is truncated, with reward 0 and
+    ``info["seeupo_gym/crashed"]``: leave it out of what is learned from. A RuntimeWarning tells of it, and the next
+    reset starts Java again; a second crash before an episode ended regularly is a RuntimeError.
 
     ## Arguments
 
@@ -238,7 +239,7 @@ class TextWorldExpressEnv(TextSuiteEnv):
         done = self._state["done"] or self._is_last_turn
         score = float(self._state["score"])
         reward = score - before if self.reward == "delta" else score * done
-        info = {**self._info(), "malformed": malformed}
+        info = {**self._info(), MALFORMED: malformed}
         if done:
             info["is_success"] = bool(self._state["tasksuccess"])
         return self._text(), reward, done, info

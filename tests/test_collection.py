@@ -230,7 +230,7 @@ def test_masks_can_be_switched_off():
 def test_all_false_mask_is_an_error():
     env = DummyVecEnv([MaskedEnv, lambda: MaskedEnv(dead_end=True)])
     model = SeeUPO("MlpPolicy", env, n_groups=2, group_size=2, seed=0)
-    with pytest.raises(ValueError, match=r"environment 1 allows no action at turn 1 \(step 2\)"):
+    with pytest.raises(ValueError, match=r"environment 1 at turn 1 allows no action"):
         model.learn(10)
 
 
@@ -275,7 +275,7 @@ def test_wrong_mask_shape_is_an_error():
         def action_masks(self):
             return np.ones(5, dtype=bool)
 
-    with pytest.raises(ValueError, match="must give 3 values for Discrete"):
+    with pytest.raises(ValueError, match="must be 3 booleans"):
         SeeUPO("MlpPolicy", Env(), seed=0).learn(10)
 
 

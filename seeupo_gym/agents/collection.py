@@ -12,14 +12,14 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
-from seeupo_gym.agents.checks import StartCheck, check_finite, check_masks
+from seeupo_gym.agents.checks import StartCheck, check_finite
 from seeupo_gym.agents.method.staged import act_in_stage
 from seeupo_gym.agents.policies.turns import observed_turns
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
 from seeupo_gym.envs.episodes import EpisodeLanes
 from seeupo_gym.envs.info_keys import CRASHED, MALFORMED, episode_statistics, read_flag
+from seeupo_gym.envs.masks import read_masks
 from seeupo_gym.envs.task import Lanes
-from seeupo_gym.envs.vector import TaskVecEnv
 
 if TYPE_CHECKING:
     from seeupo_gym.agents.group_algorithm import GroupAlgorithm
@@ -60,7 +60,7 @@ def collect_groups(model: GroupAlgorithm, env: VecEnv, callback: BaseCallback, b
                 vec_normalize = model.get_vec_normalize_env()
                 raw_obs = obs if vec_normalize is None else vec_normalize.get_original_obs()
                 start_check.see(raw_obs, starting, lanes.episodes[starting])
-            masks = _action_masks(model, env, acting, envs, turns)
+            masks = read_masks(env, model.action_space, envs, turns[acting]) if model.masked else None
             obs_rows = _rows(obs, acting)
             with th.no_grad():
                 sampled, log_probs = _act(model, obs_as_tensor(obs_rows, model.device), turns[acting], masks, envs)
@@ -148,21 +148,6 @@ def _check_turns(model: GroupAlgorithm, obs: Any, turns: NDArray[np.int64], lane
             f'the entry "turn" of the observation of environment {lane} is {observed[lane]} at turn {turns[lane]}: '
             "it must count the steps of the episode from 0 (and stay out of VecNormalize), or have another name"
         )
-
-
-def _action_masks(
-    model: GroupAlgorithm, env: VecEnv, acting: Lanes, envs: NDArray[np.int64], turns: NDArray[np.int64]
-) -> NDArray[np.bool_] | None:
-    if not model.masked:
-        return None
-    base = env.unwrapped
-    if isinstance(base, TaskVecEnv):
-        masks = base.action_masks()[acting]
-    else:  # of the acting lanes alone: where an episode is over, an environment may have no answer
-        given = env.env_method("action_masks", indices=envs.tolist())
-        masks = np.asarray(given, dtype=bool).reshape(len(envs), -1)
-    check_masks(masks, model.action_space, envs, turns[acting], model.num_timesteps)
-    return masks
 
 
 def _env_actions(space: spaces.Space[Any], sampled: th.Tensor, acting: Lanes, n_envs: int) -> NDArray[Any]:

@@ -11,7 +11,6 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
-from sb3_contrib.common.maskable.utils import is_masking_supported
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.env_util import is_wrapped
@@ -39,6 +38,7 @@ from seeupo_gym.agents.turn_logging import (
     record_turn_stats,
     write_layout,
 )
+from seeupo_gym.envs.masks import has_masks
 from seeupo_gym.envs.vector import SeedQueue
 
 SelfGroupAlgorithm = TypeVar("SelfGroupAlgorithm", bound="GroupAlgorithm")
@@ -137,7 +137,7 @@ class GroupAlgorithm(SavedAlgorithm):
         self.masked = self._takes_masks_of(self.env)
 
     def _takes_masks_of(self, env: VecEnv) -> bool:
-        return self.use_masking and not isinstance(self.action_space, spaces.Box) and is_masking_supported(env)
+        return self.use_masking and not isinstance(self.action_space, spaces.Box) and has_masks(env)
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """

@@ -10,7 +10,6 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 from numpy.typing import NDArray
-from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -18,6 +17,7 @@ from seeupo_gym.agents.method.staged import Stages
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 from seeupo_gym.envs.episodes import EpisodeLanes
 from seeupo_gym.envs.info_keys import CRASHED, SUCCESS, read_flag
+from seeupo_gym.envs.masks import has_masks, read_masks
 from seeupo_gym.envs.task import HELD_OUT_SEED, MAX_SEED, bare_task_env
 from seeupo_gym.envs.vector import make_vec
 
@@ -142,15 +142,17 @@ def _play(model: BaseAlgorithm, env: VecEnv, seeds: NDArray[np.int64], determini
     lengths = np.zeros(len(seeds), dtype=np.int64)
     successes: dict[int, bool] = {}
     crashed: set[int] = set()
-    masked = uses_masks(model) and is_masking_supported(env)
+    masked = uses_masks(model) and has_masks(env)
     with EpisodeLanes(env, seeds) as lanes:
         obs, state, episode_start = lanes.reset(), None, np.ones(env.num_envs, dtype=bool)
         while lanes.running:
             arguments: dict[str, Any] = {}
             if masked:
-                masks = np.array(get_action_masks(env), dtype=bool).reshape(env.num_envs, -1)
-                masks[~lanes.active] = True  # a finished lane need not have any valid action
-                arguments["action_masks"] = masks
+                active = np.flatnonzero(lanes.active)
+                valid = read_masks(env, env.action_space, active, lanes.turns[active])
+                # A finished lane need not have any valid action.
+                arguments["action_masks"] = np.ones((env.num_envs, valid.shape[1]), dtype=bool)
+                arguments["action_masks"][active] = valid
             actions, state = model.predict(obs, state, episode_start, deterministic, **arguments)
             obs, rewards, dones, infos = env.step(actions)
             active = np.flatnonzero(lanes.active)

@@ -15,6 +15,7 @@ from torch.distributions import Bernoulli, Categorical, Normal
 from seeupo_gym.agents import SeeUPO
 from seeupo_gym.benchmark.evaluation import check_seeds, uses_masks
 from seeupo_gym.envs.info_keys import SUCCESS, read_flag
+from seeupo_gym.envs.masks import check_masks
 from seeupo_gym.envs.task import HELD_OUT_SEED
 
 _N_SHOWN = 3
@@ -54,12 +55,19 @@ def _turns(
     shown = ""
     state, turn, total, over = None, 0, 0.0, False
     info: dict[str, Any] = {}
+
+    def where(row: int) -> str:
+        return f"action_masks() at turn {turn}"
+
     try:
         while not over:
             shown, text = _news(env, shown)
             if text:
                 yield text
-            masks = np.asarray(env.get_wrapper_attr("action_masks")()) if masked else None
+            masks = None
+            if masked:
+                given = env.get_wrapper_attr("action_masks")()
+                masks = check_masks([given], env.action_space, where)[0]
             arguments = {} if masks is None else {"action_masks": masks}
             start = np.array([turn == 0])
             action, state = model.predict(obs, state, start, deterministic, **arguments)

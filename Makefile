@@ -6,7 +6,8 @@ SUITES := .venv-suites
 OPENENV := .venv-openenv
 # Those that need more packages than "make test" has; OpenEnv's have an environment of their own.
 SUITE_TESTS := $(filter-out %_appworld.py %_text_suite.py %_missing.py %_open_env.py, \
-  $(wildcard tests/test_suite_*.py tests/test_language_*.py)) tests/test_real_suite.py
+  $(wildcard tests/suites/test_*.py tests/agents/language/test_*.py)) tests/baselines/test_real_suite.py \
+  tests/benchmark/test_candidates_benchmark.py tests/envs/views/test_candidate_view.py
 INSTALLED := $(VENV)/.installed
 DEMO_OUT ?= runs
 DEMO_ARGS ?=
@@ -75,7 +76,7 @@ $(OPENENV)/.installed: $(INSTALLED)
 
 test-suites: $(SUITES)/.installed $(OPENENV)/.installed
 	$(SUITES)/bin/python -m pytest -n 2 --dist worksteal $(SUITE_TESTS)
-	$(OPENENV)/bin/python -m pytest -n 2 --dist worksteal tests/test_suite_open_env.py
+	$(OPENENV)/bin/python -m pytest -n 2 --dist worksteal tests/suites/test_open_env.py
 
 test-suites-slow: $(SUITES)/.installed
 	$(SUITES)/bin/python -m pytest -m slow $(SUITE_TESTS)

@@ -233,7 +233,7 @@ def _print_stage_note(model: BaseAlgorithm) -> None:
 
 def _load_model(path: Path) -> tuple[BaseAlgorithm, dict[str, Any]]:
     """Load a model whose environment can be made here."""
-    from seeupo_gym.baselines.registry import check_env
+    from seeupo_gym.benchmark.environments import check_env
     from seeupo_gym.benchmark.jobs import load_model
 
     model, info = load_model(path)
@@ -280,7 +280,8 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 def _benchmark(arguments: argparse.Namespace) -> int:
     from seeupo_gym.baselines.registry import algorithm_names
-    from seeupo_gym.benchmark.plots import check_matplotlib, plot_learning_curves
+    from seeupo_gym.benchmark.figures import check_matplotlib
+    from seeupo_gym.benchmark.plots import plot_learning_curves
     from seeupo_gym.benchmark.results import CSV_FILE, JSON_FILE
     from seeupo_gym.benchmark.run import run_benchmark
     from seeupo_gym.envs import ENV_IDS
@@ -336,7 +337,7 @@ def _benchmark(arguments: argparse.Namespace) -> int:
 
 def _leave_out_missing(env_kwargs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Drop the environments of a preset whose packages are missing, and say so before anything starts."""
-    from seeupo_gym.baselines.registry import missing_packages
+    from seeupo_gym.benchmark.environments import missing_packages
 
     missing = {env_id: missing_packages(env_id, kwargs) for env_id, kwargs in env_kwargs.items()}
     for env_id, reason in missing.items():
@@ -346,7 +347,7 @@ def _leave_out_missing(env_kwargs: dict[str, dict[str, Any]]) -> dict[str, dict[
 
 
 def _theory(arguments: argparse.Namespace) -> int:
-    from seeupo_gym.benchmark.plots import check_matplotlib
+    from seeupo_gym.benchmark.figures import check_matplotlib
     from seeupo_gym.theory.report import HEADER, NOTE, run_theory
 
     if not arguments.no_plots:

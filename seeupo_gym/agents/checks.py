@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from seeupo_gym.agents.method.advantages import ADVANTAGE_ESTIMATORS, NORMALIZATIONS
 from seeupo_gym.agents.method.errors import NonFiniteError
-from seeupo_gym.agents.method.sequential import UPDATE_ORDERS
-from seeupo_gym.agents.method.staged import SCHEDULES, StageSettings
-from seeupo_gym.agents.method.update_rules import UPDATE_RULES
+from seeupo_gym.agents.policies.turns import observed_turns
 
-_AT_LEAST_ONE = ("n_groups", "n_epochs", "batch_size", "micro_batch_size", "max_turns")
-_POSITIVE = ("advantage_clip", "target_kl", "max_grad_norm")
-# Some may be schedules, whose values are only known in training.
-_NOT_NEGATIVE = ("clip_range", "clip_range_high", "factor_clip", "kl_coef", "reference_kl_coef")
-_NOT_IN_TRUST_REGION = ("batch_size", "micro_batch_size", "reference_kl_coef")
-_CHOICES = {
-    "advantage_estimator": ADVANTAGE_ESTIMATORS,
-    "normalize_advantage": NORMALIZATIONS,
-    "ratio_level": ("joint", "sequence", "token"),
-    "update_rule": UPDATE_RULES,
-    "turn_policies": ("separate", "shared"),
-    "update_order": UPDATE_ORDERS,
-    "schedule": SCHEDULES,
-}
+# An episode of an environment without a known horizon is taken to be endless beyond this many times max_turns.
+_ENDLESS = 100
 
 # FrozenLake's; above, networks take seconds to make, and each is trained by what little reaches its turn.
 _MANY_NETWORKS = 100
@@ -38,67 +22,6 @@ _MANY_NETWORKS = 100
 _SUPPORTED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _FLATTEN = "wrap the environment with gymnasium.wrappers.FlattenObservation"
 _ENCODE = "encode it as a Box with gymnasium.wrappers.TransformObservation"
-
-
-def check_settings(settings: Mapping[str, Any]) -> None:
-    """
-    Refuse hyperparameters that make no sense, by themselves or together.
-
-    :param settings: name -> value, named as in :class:`~seeupo_gym.agents.SeeUPO`; some may be missing
-    :raises ValueError: names the setting, its value and what it can be
-    """
-    group_size, gamma = settings.get("group_size", 2), settings.get("gamma", 1.0)
-    if group_size < 2:
-        raise ValueError(
-            f"group_size must be at least 2, got {group_size}: an episode's advantage is its return less the mean "
-            "of its group, which is always 0 in a group of one"
-        )
-    for name in _AT_LEAST_ONE:
-        number = settings.get(name)
-        if number is not None and number < 1:
-            raise ValueError(f"{name} must be at least 1, got {number}")
-    for name in _POSITIVE:
-        bound = settings.get(name)
-        if bound is not None and not bound > 0.0:
-            raise ValueError(f"{name} must be positive, got {bound}")
-    for name in _NOT_NEGATIVE:
-        coef = settings.get(name)
-        if coef is not None and not callable(coef) and not coef >= 0.0:
-            raise ValueError(f"{name} must not be negative, got {coef}")
-    for name, words in _CHOICES.items():
-        word = settings.get(name, words[0])
-        if word not in words and not (name == "update_order" and not isinstance(word, str)):
-            raise ValueError(f"{name} must be one of {words}, got {word!r}")
-    if not 0.0 < gamma <= 1.0:
-        raise ValueError(f"gamma must be in (0, 1], got {gamma}")
-    rule, kl_coef = settings.get("update_rule"), settings.get("kl_coef", 0.0)
-    if rule == "kl_penalty" and not kl_coef > 0.0:
-        raise ValueError(f'update_rule="kl_penalty" needs kl_coef > 0, got {kl_coef}: nothing else bounds the step')
-    if rule == "trust_region" and settings.get("target_kl") is None:
-        raise ValueError('update_rule="trust_region" needs target_kl, the bound of its steps (for example 0.01)')
-    for name in _NOT_IN_TRUST_REGION:
-        if rule == "trust_region" and settings.get(name):
-            raise ValueError(
-                f'{name} is for update_rule="clip", "reinforce" and "kl_penalty", got {settings[name]}: "trust_region" '
-                "takes one step, with all episodes of a turn at once and no reference policy"
-            )
-    if settings.get("schedule") == "staged":
-        _check_stages(settings.get("schedule_kwargs") or {}, settings["turn_policies"])
-    elif settings.get("schedule_kwargs"):
-        raise ValueError(f'schedule_kwargs are for schedule="staged", but schedule is {settings["schedule"]!r}')
-
-
-def _check_stages(schedule_kwargs: dict[str, Any], turn_policies: str) -> None:
-    if turn_policies != "separate":
-        raise ValueError(
-            'schedule="staged" needs turn_policies="separate": a finished turn cannot be frozen in a network that '
-            "the other turns share"
-        )
-    known = {field.name for field in fields(StageSettings)}
-    unknown = sorted(set(schedule_kwargs) - known)
-    if unknown:
-        raise ValueError(f"schedule_kwargs has no entry {unknown[0]!r}; it has: {', '.join(sorted(known))}")
-    StageSettings(**schedule_kwargs)
 
 
 def check_update_order(update_order: str | Sequence[int], n_turns: int) -> None:
@@ -190,6 +113,39 @@ def check_finite(what: str, given: Any, lanes: NDArray[np.int64], turns: NDArray
                 f"environment {lane} returned a non-finite {name} at turn {int(turns[lane])} (step {step}): "
                 "training stopped before it could reach the policy; check the environment's arithmetic"
             )
+
+
+def check_turns(
+    obs: Any,
+    observation_space: spaces.Space[Any],
+    turns: NDArray[np.int64],
+    used: NDArray[np.bool_],
+    max_turns: int | None,
+) -> None:
+    """
+    Refuse episodes that do not end, and observations whose entry "turn" is another number than that of the turn.
+
+    :param obs: observations of all environments
+    :param observation_space: of one environment
+    :param turns: the turn of each environment, counted from 0
+    :param used: the environments whose episodes are used
+    :param max_turns: number of turn policies where the environment does not say how long an episode is; None: it does
+    :raises RuntimeError: if an episode is much longer than ``max_turns``
+    :raises ValueError: for another turn; both name the environment
+    """
+    longest = int(np.argmax(np.where(used, turns, -1)))
+    if max_turns is not None and turns[longest] >= _ENDLESS * max_turns:
+        raise RuntimeError(
+            f"the episode of environment {longest} has not ended after {turns[longest]} turns, {_ENDLESS} times "
+            "max_turns: wrap the environment with gymnasium.wrappers.TimeLimit"
+        )
+    observed = observed_turns(obs, observation_space)
+    if observed is not None and np.any(observed[used] != turns[used]):
+        lane = int(np.flatnonzero(used & (observed != turns))[0])
+        raise ValueError(
+            f'the entry "turn" of the observation of environment {lane} is {observed[lane]} at turn {turns[lane]}: '
+            "it must count the steps of the episode from 0 (and stay out of VecNormalize), or have another name"
+        )
 
 
 class StartCheck:

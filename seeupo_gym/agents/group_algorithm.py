@@ -1,9 +1,9 @@
-"""The mechanics behind SeeUPO: an SB3 algorithm that collects groups of episodes and updates turn by turn."""
+"""An SB3 algorithm that learns from whole groups of episodes: their collection, and the loop of training."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from abc import abstractmethod
 from typing import Any, TypeVar
 
 import gymnasium as gym
@@ -15,15 +15,20 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import FloatSchedule
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
+from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
-from seeupo_gym.agents.checks import check_spaces, check_update_order, warn_of_many_networks
-from seeupo_gym.agents.collection import collect_groups
-from seeupo_gym.agents.method.advantages import discounted_returns, estimate_advantages
-from seeupo_gym.agents.method.sequential import UpdateSettings, sequential_update, turn_order
-from seeupo_gym.agents.method.staged import Stages, StageSettings
+from seeupo_gym.agents.checks import (
+    StartCheck,
+    check_finite,
+    check_spaces,
+    check_turns,
+    check_update_order,
+    warn_of_many_networks,
+)
+from seeupo_gym.agents.method.rules import get_rule
+from seeupo_gym.agents.method.settings import TrainingSettings
 from seeupo_gym.agents.method.threads import SMALL_MATRIX, one_torch_thread
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 from seeupo_gym.agents.policies.turns import find_horizon
@@ -31,56 +36,67 @@ from seeupo_gym.agents.progress import ProgressBar
 from seeupo_gym.agents.rollout import GroupRolloutBuffer
 from seeupo_gym.agents.saving import SavedAlgorithm
 from seeupo_gym.agents.streams import RandomStreams
-from seeupo_gym.agents.turn_logging import (
-    record_hparams,
-    record_progress,
-    record_stage,
-    record_turn_stats,
-    write_layout,
-)
-from seeupo_gym.envs.masks import has_masks
+from seeupo_gym.agents.turn_logging import record_hparams, record_progress, write_layout
+from seeupo_gym.envs.arguments import check_count
+from seeupo_gym.envs.episodes import EpisodeLanes
+from seeupo_gym.envs.info_keys import CRASHED, MALFORMED, episode_statistics, read_flag
+from seeupo_gym.envs.masks import has_masks, read_masks
+from seeupo_gym.envs.task import Lanes
 from seeupo_gym.envs.vector import SeedQueue
 
 SelfGroupAlgorithm = TypeVar("SelfGroupAlgorithm", bound="GroupAlgorithm")
 
+# The networks are made for these settings, so they cannot change afterwards.
+_FIXED = ("max_turns", "turn_policies", "use_masking")
+
 
 class GroupAlgorithm(SavedAlgorithm):
     """
-    What :class:`~seeupo_gym.agents.SeeUPO` does; its constructor has the settings.
+    The part of :class:`~seeupo_gym.agents.SeeUPO` that does not depend on how policies are updated.
 
-    See ``docs/architecture.md`` for how an iteration's data flows.
+    It collects whole groups of episodes, owns the random streams, and has ``learn``, ``predict``, ``save`` and
+    ``load``. A subclass has the settings of :class:`~seeupo_gym.agents.method.settings.TrainingSettings` as attributes,
+    and :meth:`train`.
     """
 
     rollout_buffer: GroupRolloutBuffer
     streams: RandomStreams
-    stages: Stages | None
     n_turns: int | None
-
-    # The settings; see SeeUPO.
-    n_epochs: int
-    batch_size: int | None
-    micro_batch_size: int | None
-    gamma: float
-    clip_range: float | Schedule
-    clip_range_high: float | Schedule | None
-    factor_clip: float | Schedule
-    advantage_estimator: str
-    normalize_advantage: str
-    advantage_clip: float | None
-    ratio_level: str
-    update_rule: str
-    ent_coef: float | Schedule
-    kl_coef: float
-    reference_kl_coef: float
-    target_kl: float | None
-    max_grad_norm: float | None
     max_turns: int | None
     turn_policies: str
-    update_order: str | Sequence[int]
-    schedule: str
-    schedule_kwargs: dict[str, Any] | None
-    independent_noise: bool
     use_masking: bool
+    starts_checked: bool
+
+    def current_settings(self) -> TrainingSettings:
+        """
+        Read the settings as they are now, whoever has set them: the constructor, ``load`` or a callback.
+
+        :return: the settings, with schedules at the remaining progress
+        :raises ValueError: for settings out of range, and for those that cannot change once the model is made
+        """
+        given = {name: getattr(self, name) for name in TrainingSettings.names()}
+        settings = TrainingSettings.at(self._current_progress_remaining, given)
+        rule = get_rule(settings)
+        if self.n_turns is not None:
+            check_update_order(settings.update_order, self.n_turns)
+        for name, made in self._made_with.items():
+            now = self._per_component(settings) if name == "ratio_level" else getattr(settings, name)
+            if made != now:
+                raise ValueError(
+                    f"{name} cannot change to {getattr(settings, name)!r} once the model is made, as its networks are "
+                    "made for it: make a new model (set_parameters takes over weights of equal shapes)"
+                )
+        if rule.second_derivatives and self.policy_class.first_derivatives_only:
+            raise ValueError(
+                f"update_rule={settings.update_rule!r} needs second derivatives, which {self.policy_class.__name__} "
+                'does not have: use "clip", "kl_penalty" or "reinforce"'
+            )
+        return settings
+
+    @staticmethod
+    def _per_component(settings: TrainingSettings) -> bool:
+        """Return True where the update takes the log-probabilities of an action's components one by one."""
+        return get_rule(settings).ratio_level(settings) != "joint"
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -92,13 +108,15 @@ class GroupAlgorithm(SavedAlgorithm):
         return BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
 
     def _setup_model(self) -> None:
+        self._made_with: dict[str, Any] = {}
+        settings = self.current_settings()
         self._setup_lr_schedule()
-        self._clip_low = FloatSchedule(self.clip_range)
-        self._clip_high = FloatSchedule(self.clip_range if self.clip_range_high is None else self.clip_range_high)
-        self._factor_clip = FloatSchedule(self.factor_clip)
-        self._ent_coef = FloatSchedule(self.ent_coef)
         if self.n_turns is None:
             self._resolve_environment()
+        elif settings.max_turns not in (None, self.n_turns):
+            raise ValueError(
+                f"max_turns cannot change to {settings.max_turns}: the saved model has {self.n_turns} turns"
+            )
         assert self.n_turns is not None
         if "streams" in self.__dict__:
             self.streams.place(self.device)
@@ -111,14 +129,16 @@ class GroupAlgorithm(SavedAlgorithm):
                 self.observation_space,
                 self.action_space,
                 self.lr_schedule,
-                n_turns=1 if self.turn_policies == "shared" else self.n_turns,
+                n_policies=1 if settings.turn_policies == "shared" else self.n_turns,
                 use_masking=self.masked,
-                per_component=self.ratio_level != "joint" and self.update_rule != "reinforce",
+                per_component=self._per_component(settings),
                 **self.policy_kwargs,
             )
         self.policy = policy.to(self.device)
         self.policy.generator = self.streams.predictions
-        self.rollout_buffer = GroupRolloutBuffer(self.n_groups, self.group_size, self.device, policy.token_mask)
+        self.rollout_buffer = GroupRolloutBuffer(settings.n_groups, settings.group_size, self.device, policy.token_mask)
+        self._made_with = {name: getattr(settings, name) for name in _FIXED}
+        self._made_with["ratio_level"] = self._per_component(settings)
 
     def _resolve_environment(self) -> None:
         """Learn the number of turns, and whether there are masks, from the environment."""
@@ -132,7 +152,7 @@ class GroupAlgorithm(SavedAlgorithm):
                 "the environment does not say how many turns an episode can have, and SeeUPO needs a policy for each: "
                 "pass max_turns=..., or wrap the environment with gymnasium.wrappers.TimeLimit"
             )
-        check_update_order(self.update_order, self.n_turns)
+        check_update_order(self.current_settings().update_order, self.n_turns)
         warn_of_many_networks(self.turn_policies, self.n_turns)
         self.masked = self._takes_masks_of(self.env)
 
@@ -155,84 +175,111 @@ class GroupAlgorithm(SavedAlgorithm):
             if self.env is not None:
                 self.env.seed(seed)
 
-    def collect_rollouts(
-        self,
-        env: VecEnv,
-        callback: BaseCallback,
-        rollout_buffer: GroupRolloutBuffer,
-        n_rollout_steps: int | None = None,
-    ) -> bool:
+    def collect_rollouts(self, env: VecEnv, callback: BaseCallback, rollout_buffer: GroupRolloutBuffer) -> bool:
         """
-        Collect ``n_groups * group_size`` whole episodes with the current policy.
+        Collect ``n_groups * group_size`` whole episodes with the current policy, in SB3's order of calls.
+
+        An episode whose environment reports ``info["seeupo_gym/crashed"]`` (a program it depends on died) is dropped:
+        its steps are counted, but it is no member of its group and not in the statistics.
 
         :param env: the training environment
         :param callback: called at every vector step
         :param rollout_buffer: filled with the episodes
-        :param n_rollout_steps: for callers that know SB3's method; whole episodes take as many steps as they take
         :return: False if the callback stopped training
         """
-        return collect_groups(self, env, callback, rollout_buffer)
+        self.policy.set_training_mode(False)
+        callback.on_rollout_start()
+        settings = self.current_settings()
+        rollout_buffer.reset(settings.n_groups, settings.group_size)
+        n_taken = n_used = 0
+        malformed: list[bool] = []
+        start_check = None if self.starts_checked else StartCheck(settings.group_size)
+        seeds, noise_seeds = self.streams.episode_seeds(
+            settings.n_groups, settings.group_size, settings.independent_noise
+        )
+        with EpisodeLanes(env, seeds, noise_seeds) as lanes:
+            obs = lanes.reset()
+            while lanes.running:
+                acting, turns = lanes.acting, lanes.turns.copy()
+                envs = np.arange(env.num_envs)[acting]
+                self._check_observations(obs, envs, turns, lanes, start_check)
+                masks = read_masks(env, self.action_space, envs, turns[acting]) if self.masked else None
+                obs_rows = _rows(obs, acting)
+                with th.no_grad():
+                    mask_tensor = None if masks is None else th.as_tensor(masks, device=self.device)
+                    obs_tensor = obs_as_tensor(obs_rows, self.device)
+                    sampled, log_probs = self._act(obs_tensor, turns[acting], mask_tensor, envs)
+                actions = _env_actions(self.action_space, sampled, acting, env.num_envs)
+                n_steps = lanes.n_steps
+                new_obs, rewards, dones, infos = env.step(actions)
+                self.num_timesteps += n_steps
+                callback.update_locals(locals())
+                if not callback.on_step():
+                    return False
 
+                used = np.flatnonzero(lanes.active)
+                check_finite("reward", rewards, used, turns, self.num_timesteps)
+                reporting = [lane for lane in used.tolist() if infos[lane]]
+                crashed = [lane for lane in reporting if read_flag(infos[lane], CRASHED, lane, turns[lane])]
+                if crashed:
+                    rollout_buffer.drop(lanes.episodes[crashed].tolist())
+                    reporting = [lane for lane in reporting if lane not in crashed]
+                told = [read_flag(infos[lane], MALFORMED, lane, turns[lane]) for lane in reporting]
+                malformed += [flag for flag in told if flag is not None]
+                ended = [lane for lane in reporting if dones[lane]]
+                statistics = [episode_statistics(infos[lane], lane, turns[lane]) for lane in ended]
+                self._update_info_buffer(statistics, dones[ended])
+                used_rows = _positions(lanes.active, acting)
+                rollout_buffer.add(
+                    lanes.episodes[used],
+                    turns[used],
+                    _rows(obs_rows, used_rows),
+                    sampled[used_rows],
+                    log_probs[used_rows],
+                    rewards[used],
+                    None if masks is None else masks[used_rows],
+                )
+                n_taken += n_steps
+                n_used += len(used)
+                obs = lanes.advance(new_obs, dones)
+                self._last_obs, self._last_episode_starts = obs, dones
+        self.starts_checked = True
+        rollout_buffer.finish()
+        self.logger.record("rollout/unused_step_fraction", 1.0 - n_used / n_taken)
+        if malformed:
+            self.logger.record("rollout/malformed_fraction", float(np.mean(malformed)))
+        callback.update_locals(locals())
+        callback.on_rollout_end()
+        return True
+
+    def _check_observations(
+        self,
+        obs: Any,
+        envs: NDArray[np.int64],
+        turns: NDArray[np.int64],
+        lanes: EpisodeLanes,
+        start_check: StartCheck | None,
+    ) -> None:
+        assert self.n_turns is not None
+        check_finite("observation", obs, envs, turns, self.num_timesteps)
+        limit = None if self.horizon_known else self.n_turns
+        check_turns(obs, self.observation_space, turns, lanes.active, limit)
+        if start_check is not None:
+            starting = np.flatnonzero(lanes.active & (turns == 0))
+            vec_normalize = self.get_vec_normalize_env()
+            raw_obs = obs if vec_normalize is None else vec_normalize.get_original_obs()
+            start_check.see(raw_obs, starting, lanes.episodes[starting])
+
+    def _act(
+        self, obs: Any, turns: NDArray[np.int64], masks: th.Tensor | None, envs: NDArray[np.int64]
+    ) -> tuple[th.Tensor, th.Tensor]:
+        """Choose actions, with their log-probabilities, for rows of the environments ``envs``."""
+        actions, log_probs = self.policy(obs, turns, self.streams.actions, masks, envs)
+        return actions, log_probs
+
+    @abstractmethod
     def train(self) -> None:
-        """Update the turn policies with the episodes in the rollout buffer."""
-        self.policy.set_training_mode(True)
-        self._update_learning_rate(self.policy.optimizer)
-        buffer = self.rollout_buffer
-        n_reached = len(buffer.turn_batches)
-        advantages, degenerate = estimate_advantages(
-            buffer.rewards,
-            buffer.reached,
-            self.gamma,
-            self.advantage_estimator,
-            self.normalize_advantage,
-            self.advantage_clip,
-        )
-        flat = advantages.reshape(len(advantages), -1)
-        settings = self._update_settings(self._current_progress_remaining)
-        if self.stages is None or self.stages.finished:
-            order = turn_order(n_reached, self.update_order, self.streams.updates)
-        else:
-            order = self.stages.update_order(n_reached)
-        stats = sequential_update(
-            self.policy,
-            buffer.turn_batches,
-            th.as_tensor(flat, dtype=th.float32, device=self.device).expand(n_reached, -1),
-            order,
-            settings,
-            self.streams.updates,
-        )
-        self._n_updates += settings.n_passes
-        # Without the episodes that were dropped.
-        returns = np.ma.array(discounted_returns(buffer.rewards, self.gamma), mask=~buffer.reached[0])
-        present = buffer.reached[: len(degenerate)].any(axis=-1)
-        self.logger.record("rollout/group_reward_std", float(returns.std(axis=1).mean()))
-        self.logger.record("rollout/degenerate_group_fraction", float(degenerate[present].mean()))
-        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        self.logger.record("train/clip_range", settings.clip_low)
-        self.logger.record("train/ent_coef", settings.ent_coef)
-        record_turn_stats(self.logger, stats, self.n_turns or 1)
-        self.policy.record(self.logger, buffer)
-        if self.stages is not None:
-            record_stage(self.logger, self.stages, buffer.reached)
-            if not self.stages.finished:
-                self.stages.advance(self.num_timesteps, float(returns.mean()), trained=len(stats) > 0)
-
-    def _update_settings(self, progress_remaining: float) -> UpdateSettings:
-        return UpdateSettings(
-            rule=self.update_rule,
-            ratio_level=self.ratio_level,
-            n_epochs=self.n_epochs,
-            batch_size=self.batch_size,
-            micro_batch_size=self.micro_batch_size,
-            clip_low=self._clip_low(progress_remaining),
-            clip_high=self._clip_high(progress_remaining),
-            factor_clip=self._factor_clip(progress_remaining),
-            ent_coef=self._ent_coef(progress_remaining),
-            kl_coef=self.kl_coef,
-            reference_kl_coef=self.reference_kl_coef,
-            target_kl=self.target_kl,
-            max_grad_norm=self.max_grad_norm,
-        )
+        """Update the policies with the episodes in the rollout buffer."""
 
     def learn(
         self: SelfGroupAlgorithm,
@@ -254,10 +301,17 @@ class GroupAlgorithm(SavedAlgorithm):
             goes on in mid-stage
         :param progress_bar: whether to show a progress bar (needs tqdm and rich)
         :return: the trained model
+        :raises ValueError: if there is no environment, or it is not like the one the model was made for
         """
         iteration = 0
+        if isinstance(total_timesteps, float) and total_timesteps % 1 == 0:  # 1e5
+            total_timesteps = int(total_timesteps)
+        total_timesteps = check_count("total_timesteps", total_timesteps, least=0)
+        if log_interval is not None:
+            check_count("log_interval", log_interval)
         if self.env is None:
             raise ValueError("the model has no environment to learn in: call set_env(...), or pass env=... to load")
+        self.current_settings()
         total_timesteps, callback = self._setup_learn(
             total_timesteps, callback, reset_num_timesteps, tb_log_name or type(self).__name__, progress_bar
         )
@@ -267,10 +321,6 @@ class GroupAlgorithm(SavedAlgorithm):
                 f"the model was made for an environment {had} action_masks(), and this one has {has}: make a new model "
                 "for it, as policies cannot change that"
             )
-        if self.schedule == "staged" and (self.stages is None or reset_num_timesteps):
-            assert self.n_turns is not None
-            stage_settings = StageSettings(**(self.schedule_kwargs or {}))
-            self.stages = Stages(stage_settings, self.n_turns, self.num_timesteps, total_timesteps)
         if self._vec_normalize_env is not None and self._vec_normalize_env.norm_reward:
             warnings.warn(
                 "VecNormalize scales rewards with statistics that change during a rollout, so the returns of a group "
@@ -296,10 +346,10 @@ class GroupAlgorithm(SavedAlgorithm):
         return self
 
     def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
-        if progress_bar:
+        added = [*self.policy.callbacks(), *([ProgressBar()] if progress_bar else [])]
+        if added:
             given = callback if isinstance(callback, list) else [callback]
-            callbacks = [c if isinstance(c, BaseCallback) else ConvertCallback(c) for c in given]
-            callback = [*callbacks, ProgressBar()]
+            callback = [*(c if isinstance(c, BaseCallback) else ConvertCallback(c) for c in given), *added]
         return super()._init_callback(callback)
 
     def dump_logs(self, iteration: int = 0) -> None:
@@ -342,3 +392,25 @@ class GroupAlgorithm(SavedAlgorithm):
         made = self.policy_class.make_env(env, self.n_groups * self.group_size, self.policy_kwargs)
         super().set_env(made, force_reset)
         self.starts_checked = False
+
+
+def _rows(obs: Any, rows: Lanes) -> Any:
+    return {key: value[rows] for key, value in obs.items()} if isinstance(obs, dict) else obs[rows]
+
+
+def _positions(used: NDArray[np.bool_], acting: Lanes) -> Lanes:
+    """Find the used lanes among the acting ones; a slice, and so no copy, if they are all of them."""
+    among_acting = used[acting]
+    return slice(None) if among_acting.all() else np.flatnonzero(among_acting)
+
+
+def _env_actions(space: spaces.Space[Any], sampled: th.Tensor, acting: Lanes, n_envs: int) -> NDArray[Any]:
+    """Make actions for all environments: the sampled ones clipped to a Box, zeros for parked lanes."""
+    actions: NDArray[Any] = sampled.cpu().numpy()
+    if isinstance(space, spaces.Box):
+        actions = np.clip(actions, space.low, space.high)
+    if isinstance(acting, slice):
+        return actions
+    full = np.zeros((n_envs, *actions.shape[1:]), dtype=actions.dtype)
+    full[acting] = actions
+    return full

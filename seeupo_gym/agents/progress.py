@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from stable_baselines3.common.callbacks import ProgressBarCallback
 
-from seeupo_gym.agents.policies.turn_policy import TurnPolicy
-
 
 class ProgressBar(ProgressBarCallback):
     """SB3's progress bar, following ``num_timesteps``: a vector step counts the lanes that took one."""
@@ -20,8 +18,6 @@ class ProgressBar(ProgressBarCallback):
         return True
 
     def _on_rollout_end(self) -> None:
-        policy = self.model.policy
-        assert isinstance(policy, TurnPolicy)
-        note = policy.progress_note()
-        if note:
-            self.pbar.set_description(note)
+        speed = self.logger.name_to_value.get("time/tokens_per_second")
+        if speed is not None:  # of a language model
+            self.pbar.set_description(f"{speed:,.0f} tokens/s")

@@ -34,14 +34,21 @@ class GroupRolloutBuffer:
         device: th.device | str = "cpu",
         token_mask: Callable[[th.Tensor], th.Tensor | None] | None = None,
     ) -> None:
-        self.n_groups = n_groups
-        self.group_size = group_size
         self.device = device
         self._token_mask = token_mask
-        self.reset()
+        self.reset(n_groups, group_size)
 
-    def reset(self) -> None:
-        """Forget everything."""
+    def reset(self, n_groups: int | None = None, group_size: int | None = None) -> None:
+        """
+        Forget everything.
+
+        :param n_groups: number of groups from now on; None: as before
+        :param group_size: episodes per group from now on; None: as before
+        """
+        if n_groups is not None:
+            self.n_groups = n_groups
+        if group_size is not None:
+            self.group_size = group_size
         self._chunks: dict[str, list[Any]] = {}
         self._dropped: list[int] = []
         self.turn_batches: list[TurnBatch] = []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import pathlib
+import sys
 import zipfile
 from collections.abc import Iterable
+from importlib import import_module
 from typing import Any, TypeVar
 
 import torch as th
@@ -15,6 +17,12 @@ from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 from seeupo_gym.envs.training_wrappers import WrapperRecord, current_record, describe_wrappers
+
+# Classes in files of version 0.1.0 are looked for under the names that their modules had then.
+_MOVED = {
+    "seeupo_gym.agents.candidates": "seeupo_gym.agents.policies.candidates",
+    "seeupo_gym.agents.staged": "seeupo_gym.agents.method.staged",
+}
 
 SelfSavedAlgorithm = TypeVar("SelfSavedAlgorithm", bound="SavedAlgorithm")
 _File = str | pathlib.Path | io.BufferedIOBase
@@ -47,7 +55,7 @@ class SavedAlgorithm(BaseAlgorithm):
         super().set_env(env, force_reset)
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        return ["policy.optimizer"] if self.policy_class.saves_weights_itself else ["policy", "policy.optimizer"], []
+        return ["policy.optimizer"] if self.policy.weights is not None else ["policy", "policy.optimizer"], []
 
     def save(self, path: _File, exclude: Iterable[str] | None = None, include: Iterable[str] | None = None) -> None:
         """
@@ -59,9 +67,9 @@ class SavedAlgorithm(BaseAlgorithm):
         """
         self.env_wrappers = current_record(self.env, self.env_wrappers)
         super().save(path, exclude, include)
-        if self.policy_class.saves_weights_itself:
+        if self.policy.weights is not None:
             with zipfile.ZipFile(_archive(path), "a") as archive:
-                self.policy.write_weights(archive)
+                self.policy.weights.write(archive)
 
     @classmethod
     def load(
@@ -86,6 +94,8 @@ class SavedAlgorithm(BaseAlgorithm):
         :param kwargs: attributes to change
         :return: the model, which goes on as the one that was saved; with ``seed=...`` its random streams begin anew
         """
+        for name, moved in _MOVED.items():
+            sys.modules.setdefault(name, import_module(moved))
         model = super().load(path, None, device, custom_objects, print_system_info, **kwargs)
         if env is not None:
             n_episodes = model.n_groups * model.group_size
@@ -113,9 +123,9 @@ class SavedAlgorithm(BaseAlgorithm):
             self._read_weights(load_path_or_dict)
 
     def _read_weights(self, path: _File) -> None:
-        if self.policy_class.saves_weights_itself:
+        if self.policy.weights is not None:
             with zipfile.ZipFile(_archive(path)) as archive:
-                self.policy.read_weights(archive)
+                self.policy.weights.read(archive)
 
 
 def _archive(path: _File) -> Any:

@@ -1,19 +1,37 @@
-"""SeeUPO behind the Stable-Baselines3 algorithm interface: its settings."""
+"""SeeUPO behind the Stable-Baselines3 algorithm interface: its settings, and one iteration's update."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch as th
+from numpy.typing import NDArray
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, Schedule
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.utils import update_learning_rate
 
-from seeupo_gym.agents.checks import check_settings
 from seeupo_gym.agents.group_algorithm import GroupAlgorithm
-from seeupo_gym.agents.policies.candidates import CandidatePolicy
-from seeupo_gym.agents.policies.network_policies import CnnPolicy, MlpPolicy, MultiInputPolicy
-from seeupo_gym.agents.policies.turn_policy import TurnPolicy
+from seeupo_gym.agents.method.advantages import discounted_returns, estimate_advantages
+from seeupo_gym.agents.method.rules import get_rule
+from seeupo_gym.agents.method.sequential import SequentialUpdate, UpdateRule, turn_order
+from seeupo_gym.agents.method.settings import (
+    AdvantageEstimator,
+    Normalization,
+    RatioLevel,
+    ScheduleName,
+    Sharing,
+    StageSettings,
+    TrainingSettings,
+    UpdateOrder,
+)
+from seeupo_gym.agents.method.staged import Stages
+from seeupo_gym.agents.method.statistics import TurnStats
+from seeupo_gym.agents.policies import CandidatePolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, TurnPolicy
+from seeupo_gym.agents.policies.roll_in import act_in_stage
+from seeupo_gym.agents.turn_logging import record_stage, record_turn_stats
 
 
 class SeeUPO(GroupAlgorithm):
@@ -35,7 +53,7 @@ class SeeUPO(GroupAlgorithm):
     :param learning_rate: learning rate, or a function of the remaining progress (1 to 0)
     :param n_groups: groups per iteration (B), each from an initial state of its own
     :param group_size: episodes per group (G), at least 2. Neither depends on the number of environments
-    :param n_epochs: passes over the episodes of a turn
+    :param n_epochs: passes over the episodes of a turn, in each sweep
     :param batch_size: minibatch size; None: all episodes of a turn at once
     :param micro_batch_size: rows that are in memory at once, whose gradients are added up to those of a minibatch;
         None: all
@@ -54,7 +72,8 @@ class SeeUPO(GroupAlgorithm):
     :param update_rule: what a turn maximises: "clip" (the clipped surrogate), "reinforce" (the policy gradient
         without a ratio; one pass, whatever ``n_epochs`` is), "kl_penalty" (``rho * M`` less ``kl_coef`` times the
         KL) or "trust_region" (one natural-gradient step with a line search within ``target_kl``); see
-        :func:`~seeupo_gym.agents.method.update_rules.surrogate`
+        :data:`~seeupo_gym.agents.method.rules.UPDATE_RULES`. Or an
+        :class:`~seeupo_gym.agents.method.sequential.UpdateRule` of one's own
     :param ent_coef: coefficient of the entropy bonus, or a function of the remaining progress; as advantages have
         a standard deviation of 1, it takes 0.1 or more to keep turns exploring that wait for others to improve
         (see docs/benchmarks.md)
@@ -71,9 +90,11 @@ class SeeUPO(GroupAlgorithm):
         prefers, "separate" for networks and "shared" for language models
     :param update_order: "reverse" (backward induction), "forward", "random", "simultaneous" (all turns in one
         loss, no factors), or a permutation of the turns, first to last
+    :param n_sweeps: how often an iteration goes over all its turns. 1 is the paper's method; from the second sweep on,
+        a turn is weighted with the current ratios of all other turns, see docs/algorithm.md
     :param schedule: "sweep" (every iteration updates all turns) or "staged" (the last turn is trained first, from
         states that exploratory actions lead to; then it is frozen, and the turn before is trained, and so on)
-    :param schedule_kwargs: for "staged"; see :class:`~seeupo_gym.agents.method.staged.StageSettings`
+    :param schedule_kwargs: for "staged"; see :class:`~seeupo_gym.agents.method.settings.StageSettings`
     :param independent_noise: reseed the transitions for each member of a group; by default its members share
         them, which is a valid baseline with less variance
     :param use_masking: use the environment's ``action_masks()`` if it has them
@@ -108,20 +129,21 @@ class SeeUPO(GroupAlgorithm):
         clip_range: float | Schedule = 0.2,
         clip_range_high: float | Schedule | None = None,
         factor_clip: float | Schedule = 0.2,
-        advantage_estimator: str = "group_mean",
-        normalize_advantage: str = "batch",
+        advantage_estimator: AdvantageEstimator = "group_mean",
+        normalize_advantage: Normalization = "batch",
         advantage_clip: float | None = None,
-        ratio_level: str | None = None,
-        update_rule: str = "clip",
+        ratio_level: RatioLevel | None = None,
+        update_rule: str | UpdateRule = "clip",
         ent_coef: float | Schedule = 0.0,
-        kl_coef: float = 0.0,
-        reference_kl_coef: float = 0.0,
+        kl_coef: float | Schedule = 0.0,
+        reference_kl_coef: float | Schedule = 0.0,
         target_kl: float | None = None,
         max_grad_norm: float | None = 0.5,
         max_turns: int | None = None,
-        turn_policies: str | None = None,
-        update_order: str | Sequence[int] = "reverse",
-        schedule: str = "sweep",
+        turn_policies: Sharing | None = None,
+        update_order: UpdateOrder | Sequence[int] = "reverse",
+        n_sweeps: int = 1,
+        schedule: ScheduleName = "sweep",
         schedule_kwargs: dict[str, Any] | None = None,
         independent_noise: bool = False,
         use_masking: bool = True,
@@ -133,41 +155,17 @@ class SeeUPO(GroupAlgorithm):
         device: th.device | str = "auto",
         _init_setup_model: bool = True,
     ) -> None:
-        self.n_groups = n_groups
-        self.group_size = group_size
-        self.n_epochs = n_epochs
-        self.batch_size = batch_size
-        self.micro_batch_size = micro_batch_size
-        self.gamma = gamma
-        self.clip_range = clip_range
-        self.clip_range_high = clip_range_high
-        self.factor_clip = factor_clip
-        self.advantage_estimator = advantage_estimator
-        self.normalize_advantage = normalize_advantage
-        self.advantage_clip = advantage_clip
-        self.update_rule = update_rule
-        self.ent_coef = ent_coef
-        self.kl_coef = kl_coef
-        self.reference_kl_coef = reference_kl_coef
-        self.target_kl = target_kl
-        self.max_grad_norm = max_grad_norm
-        self.max_turns = max_turns
-        self.update_order = update_order
-        self.schedule = schedule
-        self.schedule_kwargs = schedule_kwargs
-        self.independent_noise = independent_noise
-        self.use_masking = use_masking
+        arguments = locals()
         policy_class = self._get_policy_from_name(policy) if isinstance(policy, str) else policy
         if not issubclass(policy_class, TurnPolicy):
             raise ValueError(f"policy must be a subclass of seeupo_gym.agents.TurnPolicy, got {policy_class.__name__}")
-        self.turn_policies = turn_policies or policy_class.default_settings["turn_policies"]
-        self.ratio_level = ratio_level or policy_class.default_settings["ratio_level"]
-        check_settings(vars(self))
-        if update_rule == "trust_region" and policy_class.first_derivatives_only:
-            raise ValueError(
-                f'update_rule="trust_region" needs second derivatives, which {policy_class.__name__} does not have: '
-                'use "clip", "kl_penalty" or "reinforce"'
-            )
+        defaults = policy_class.default_settings
+        given = {
+            name: defaults.get(name) if arguments[name] is None else arguments[name]
+            for name in TrainingSettings.names()
+        }
+        get_rule(TrainingSettings.at(1.0, given))  # before an environment is made
+        vars(self).update(given)
         if env is not None:
             env = policy_class.make_env(env, n_groups * group_size, policy_kwargs or {})
         super().__init__(
@@ -187,6 +185,88 @@ class SeeUPO(GroupAlgorithm):
         self.horizon_known = True
         self.starts_checked = False
         self.masked = False
-        self.stages = None
+        self.stages: Stages | None = None
         if _init_setup_model:
             self._setup_model()
+
+    def train(self) -> None:
+        """Update the turn policies with the episodes in the rollout buffer (arXiv:2602.06554, Algorithm 1)."""
+        settings, buffer = self.current_settings(), self.rollout_buffer
+        self.policy.set_training_mode(True)
+        update_learning_rate(self.policy.optimizer, settings.learning_rate)
+        advantages, degenerate = estimate_advantages(
+            buffer.rewards,
+            buffer.reached,
+            settings.gamma,
+            settings.advantage_estimator,
+            settings.normalize_advantage,
+            settings.advantage_clip,
+        )
+        of_turns = th.as_tensor(advantages.reshape(len(advantages), -1), dtype=th.float32, device=self.device)
+        update = SequentialUpdate(
+            self.policy,
+            buffer.turn_batches,
+            of_turns.expand(len(buffer.turn_batches), -1),
+            get_rule(settings),
+            settings,
+            self.streams.updates,
+        )
+        order = self._turn_order(settings)
+        for _ in range(settings.n_sweeps):
+            update.begin_sweep(order)
+            for turns in order:
+                update.maximise(turns)  # eq. 6, with M = A * F (eq. 7)
+                update.carry_over(turns)  # eq. 8: F is multiplied by the ratios of these turns
+        self._log(settings, update.stats(), degenerate)
+
+    def _turn_order(self, settings: TrainingSettings) -> list[list[int]]:
+        """Return the turns to update, first to last, in blocks that are updated together."""
+        n_reached = len(self.rollout_buffer.turn_batches)
+        if self.stages is None or self.stages.finished:
+            return turn_order(n_reached, settings.update_order, self.streams.updates)
+        return self.stages.update_order(n_reached)
+
+    def _log(self, settings: TrainingSettings, stats: dict[int, TurnStats], degenerate: NDArray[np.bool_]) -> None:
+        """Record what an update did; goes on to the next stage of a staged schedule."""
+        buffer = self.rollout_buffer
+        self._n_updates += settings.n_sweeps * get_rule(settings).n_passes(settings)
+        # Without the episodes that were dropped.
+        returns = np.ma.array(discounted_returns(buffer.rewards, settings.gamma), mask=~buffer.reached[0])
+        present = buffer.reached[: len(degenerate)].any(axis=-1)
+        self.logger.record("rollout/group_reward_std", float(returns.std(axis=1).mean()))
+        self.logger.record("rollout/degenerate_group_fraction", float(degenerate[present].mean()))
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self.logger.record("train/learning_rate", settings.learning_rate)
+        self.logger.record("train/clip_range", settings.clip_range)
+        self.logger.record("train/ent_coef", settings.ent_coef)
+        record_turn_stats(self.logger, stats, self.n_turns or 1)
+        if self.stages is not None:
+            record_stage(self.logger, self.stages, buffer.reached)
+            if not self.stages.finished:
+                self.stages.advance(self.num_timesteps, float(returns.mean()), trained=len(stats) > 0)
+
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        reset_num_timesteps: bool = True,
+        tb_log_name: str = "run",
+        progress_bar: bool = False,
+    ) -> tuple[int, BaseCallback]:
+        """Begin a staged schedule too."""
+        total_timesteps, callback = super()._setup_learn(
+            total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
+        )
+        settings = self.current_settings()
+        if settings.schedule == "staged" and (self.stages is None or reset_num_timesteps):
+            assert self.n_turns is not None
+            stage_settings = StageSettings(**(settings.schedule_kwargs or {}))
+            self.stages = Stages(stage_settings, self.n_turns, self.num_timesteps, total_timesteps)
+        return total_timesteps, callback
+
+    def _act(
+        self, obs: Any, turns: NDArray[np.int64], masks: th.Tensor | None, envs: NDArray[np.int64]
+    ) -> tuple[th.Tensor, th.Tensor]:
+        if self.stages is None or self.stages.finished:
+            return super()._act(obs, turns, masks, envs)
+        return act_in_stage(self.policy, self.stages, obs, turns, self.streams.actions, masks, envs)

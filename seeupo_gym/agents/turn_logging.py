@@ -1,4 +1,4 @@
-"""What SeeUPO shows in TensorBoard: scalars per turn, a layout that compares turns, hyperparameters."""
+"""Output to TensorBoard: scalars per turn, a layout that compares turns, hyperparameters."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import HParam, Logger, TensorBoardOutputFormat
 from stable_baselines3.common.utils import safe_mean
 
-from seeupo_gym.agents.method.sequential import TurnStats
+from seeupo_gym.agents.method.settings import TrainingSettings
 from seeupo_gym.agents.method.staged import Stages
+from seeupo_gym.agents.method.statistics import TurnStats
 
 MAX_LOGGED_TURNS = 20
 TURN_SCALARS = ("policy_loss", "clip_fraction", "approx_kl", "entropy", "factor_mean", "advantage_abs_mean")
@@ -26,36 +27,6 @@ _MEANS = (
     "entropy",
     "factor_mean",
     "advantage_abs_mean",
-)
-# Shown in TensorBoard's HParams tab.
-_HPARAMS = (
-    "learning_rate",
-    "n_groups",
-    "group_size",
-    "n_epochs",
-    "batch_size",
-    "micro_batch_size",
-    "gamma",
-    "clip_range",
-    "clip_range_high",
-    "factor_clip",
-    "advantage_estimator",
-    "normalize_advantage",
-    "advantage_clip",
-    "ratio_level",
-    "update_rule",
-    "ent_coef",
-    "kl_coef",
-    "reference_kl_coef",
-    "target_kl",
-    "max_grad_norm",
-    "n_turns",
-    "turn_policies",
-    "update_order",
-    "schedule",
-    "schedule_kwargs",
-    "independent_noise",
-    "seed",
 )
 _FORMATS_WITHOUT_HPARAMS = ("stdout", "log", "json", "csv")
 
@@ -156,7 +127,7 @@ def record_hparams(logger: Logger, model: BaseAlgorithm) -> None:
     """
     if not any(isinstance(output, TensorBoardOutputFormat) for output in logger.output_formats):
         return
-    values = {name: getattr(model, name) for name in _HPARAMS}
+    values = {name: getattr(model, name) for name in (*TrainingSettings.names(), "n_turns", "seed")}
     plain = {k: v if isinstance(v, (int, float, str, bool)) else str(v) for k, v in values.items()}
     hparams = {"algorithm": type(model).__name__, "policy": model.policy_class.__name__, **plain}
     metrics: dict[str, float] = {"rollout/ep_rew_mean": 0.0, "rollout/success_rate": 0.0, "train/loss": 0.0}

@@ -16,7 +16,6 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import Any
 
-import gymnasium as gym
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -173,46 +172,6 @@ def constructor_defaults(algorithm_class: type[BaseAlgorithm]) -> dict[str, Any]
 def _fixed_settings(algorithm_class: type[BaseAlgorithm]) -> dict[str, Any]:
     """Arguments that have one value only, as they make the algorithm what it is; see ``baselines/critic_free.py``."""
     return dict(getattr(algorithm_class, "fixed_settings", {}))
-
-
-def env_name(env_id: str) -> str:
-    """
-    Shorten an id to what follows its namespace and module, for folders and titles.
-
-    :param env_id: ``"[module:][namespace/]name"``
-    :return: the name
-    """
-    return env_id.rsplit(":", 1)[-1].rsplit("/", 1)[-1]
-
-
-def check_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> None:
-    """
-    Make an environment once, so that a wrong id or argument is noticed before training.
-
-    :param env_id: a registered Gymnasium id
-    :param env_kwargs: its arguments
-    :raises ValueError: with one line that says what is wrong
-    """
-    try:
-        gym.make(env_id, **(env_kwargs or {})).close()
-    except (gym.error.Error, TypeError, ValueError, ImportError) as error:
-        given = f" with {dict(env_kwargs)}" if env_kwargs else ""
-        raise ValueError(f"cannot make the environment {env_id!r}{given}: {error}") from error
-
-
-def missing_packages(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> str:
-    """
-    Tell what an environment needs that is not installed.
-
-    :param env_id: a registered Gymnasium id
-    :param env_kwargs: its arguments
-    :return: one line that says what is missing; empty if the environment can be made, or fails for another reason
-    """
-    try:
-        check_env(env_id, env_kwargs)
-    except ValueError as error:
-        return " ".join(str(error.__cause__).split()) if isinstance(error.__cause__, ImportError) else ""
-    return ""
 
 
 _ALGORITHMS: dict[str, AlgorithmSpec] = {}

@@ -14,7 +14,8 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
 
-from seeupo_gym.baselines.registry import AlgorithmSpec, env_name
+from seeupo_gym.baselines.registry import AlgorithmSpec
+from seeupo_gym.benchmark.environments import env_name
 from seeupo_gym.benchmark.evaluation import evaluate
 from seeupo_gym.benchmark.results import (
     MODEL_FILE,

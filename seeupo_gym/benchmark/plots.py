@@ -9,28 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seeupo_gym.baselines.registry import env_name
+from seeupo_gym.benchmark.environments import env_name
+from seeupo_gym.benchmark.figures import COLOURS, new_figure
 from seeupo_gym.benchmark.results import Row, read_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, which colour-blind people can tell apart, without its yellow and black.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 # Lines on top of each other stay visible, and so do they in print.
 _STYLES = ("-", "--", "-.", ":")
-
-
-def check_matplotlib() -> None:
-    """
-    See whether plots can be drawn.
-
-    :raises ImportError: if matplotlib is missing; says what to install
-    """
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install matplotlib") from error
 
 
 def plot_learning_curves(results: str | Path | Sequence[Row], out: str | Path) -> list[Path]:
@@ -62,15 +49,12 @@ def learning_curve_figure(rows: Sequence[Row], env_id: str) -> Figure:
     :return: the figure; no state of pyplot is touched
     :raises ImportError: if matplotlib is missing
     """
-    check_matplotlib()
-    from matplotlib.figure import Figure
+    figure, (axes,) = new_figure()
     from matplotlib.ticker import EngFormatter
 
     rows = [row for row in rows if row["environment"] == env_id]
     normalized = all(row["normalized_score"] is not None for row in rows)
     column = "normalized_score" if normalized else "score"
-    figure = Figure(figsize=(7.0, 4.5), layout="constrained")
-    axes = figure.add_subplot()
     if normalized:
         for level, label, height in ((1.0, "expert", "bottom"), (0.0, "random", "top")):
             axes.axhline(level, color="0.45", linewidth=1.0, zorder=1)
@@ -87,7 +71,7 @@ def learning_curve_figure(rows: Sequence[Row], env_id: str) -> Figure:
             )
     for i, algorithm in enumerate(dict.fromkeys(row["algorithm"] for row in rows)):
         steps, curves = _curves([row for row in rows if row["algorithm"] == algorithm], column)
-        colour, style = _COLOURS[i % len(_COLOURS)], _STYLES[i % len(_STYLES)]
+        colour, style = COLOURS[i % len(COLOURS)], _STYLES[i % len(_STYLES)]
         n_seeds = f"{len(curves)} seed{'s' if len(curves) > 1 else ''}"
         axes.fill_between(steps, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.18, linewidth=0)
         axes.plot(steps, curves.mean(axis=0), style, color=colour, linewidth=2.0, label=f"{algorithm} ({n_seeds})")
@@ -99,9 +83,6 @@ def learning_curve_figure(rows: Sequence[Row], env_id: str) -> Figure:
     if normalized:
         low, high = axes.get_ylim()
         axes.set_ylim(min(low, -0.1), max(high, 1.1))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="0.9", linewidth=0.8)
-    axes.set_axisbelow(True)
     figure.legend(
         *axes.get_legend_handles_labels(),
         loc="outside lower center",

@@ -12,7 +12,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from seeupo_gym.agents import SeeUPO
-from seeupo_gym.baselines.registry import AlgorithmSpec, check_env, env_name, get_algorithm
+from seeupo_gym.baselines.registry import AlgorithmSpec, get_algorithm
+from seeupo_gym.benchmark.environments import check_env, env_name
 from seeupo_gym.benchmark.jobs import Job
 from seeupo_gym.benchmark.results import (
     LOCK_FILE,

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seeupo_gym.benchmark.plots import check_matplotlib
+from seeupo_gym.benchmark.figures import COLOURS, new_figure
 from seeupo_gym.theory.mdp import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, as in the learning curves; lines on top of each other stay visible by their dashes.
-_COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
+# The colours of the learning curves, in an order in which neighbours belong together.
+_COLOURS = tuple(COLOURS[i] for i in (0, 4, 1, 2, 3, 5))
+# Lines on top of each other stay visible by their dashes.
 _DASHES = ("-", "--", "-.", ":", (0, (6, 2)), (0, (1, 2, 4, 2)))
 _ZERO = 1e-12
 
@@ -30,7 +31,7 @@ def plot_returns(gaps: Mapping[str, Array], trap_returns: Mapping[str, Array], p
     :param path: file to write
     :return: the file
     """
-    figure, (left, right) = _figure(2)
+    figure, (left, right) = new_figure(2, width=10.0)
     name = "exponentiated 1, "
     shares = {key.removeprefix(name): 1.0 - gap / gap[0] for key, gap in gaps.items() if key.startswith(name)}
     _lines(left, {k: v[:16] for k, v in shares.items()})
@@ -49,7 +50,7 @@ def plot_gaps(greedy: Mapping[str, Array], limited: Mapping[str, Array], path: P
     :param path: file to write
     :return: the file
     """
-    figure, (axes,) = _figure(1)
+    figure, (axes,) = new_figure()
     chosen = ("reverse, exact F", "simultaneous (no F)")
     curves = {"greedy, reverse": greedy["reverse"], "greedy, forward or simultaneous": greedy["simultaneous"]}
     curves |= {k: gap for k, gap in limited.items() if k.endswith(chosen)}
@@ -67,19 +68,11 @@ def plot_staged(budgets: Sequence[int], gaps: Mapping[str, Array], path: Path) -
     :param path: file to write
     :return: the file
     """
-    figure, (axes,) = _figure(1)
+    figure, (axes,) = new_figure()
     means = {name: np.maximum(gap.mean(axis=1, keepdims=True), _ZERO) for name, gap in gaps.items()}
     _lines(axes, means, np.asarray(budgets, dtype=np.float64))
     axes.set(xscale="log", yscale="log", xlabel="episodes per turn", ylabel="mean gap to the optimum")
     return _save(figure, axes, path)
-
-
-def _figure(n: int) -> tuple[Figure, list[Axes]]:
-    check_matplotlib()
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.0 if n == 1 else 10.0, 4.5), layout="constrained")
-    return figure, [figure.add_subplot(1, n, i + 1) for i in range(n)]
 
 
 def _lines(axes: Axes, curves: Mapping[str, Array], x: Array | None = None) -> None:
@@ -90,9 +83,6 @@ def _lines(axes: Axes, curves: Mapping[str, Array], x: Array | None = None) -> N
             low, high = np.quantile(values, (0.1, 0.9), axis=1)
             axes.fill_between(steps, low, high, color=colour, alpha=0.12, linewidth=0)
         axes.plot(steps, values.mean(axis=1), linestyle=dashes, color=colour, linewidth=2.0, label=name)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="0.9", linewidth=0.8)
-    axes.set_axisbelow(True)
 
 
 def _save(figure: Figure, axes: Axes, path: Path, columns: int = 4) -> Path:

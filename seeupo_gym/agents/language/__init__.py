@@ -1,13 +1,13 @@
 """Language-model policies: a Hugging Face causal LM learns text environments. transformers is imported when needed."""
 
-import importlib
+from importlib import import_module
 from typing import Any
 
 _MODULES = {
-    "CausalLMPolicy": "policy",
-    "ChatView": "chat",
-    "bfcl_functions": "chat",
-    "make_chat_vec": "chat",
+    "CausalLMPolicy": "agents.language.policy",
+    "ChatView": "agents.language.chat",
+    "bfcl_functions": "envs.suites.bfcl",
+    "make_chat_vec": "agents.language.chat",
 }
 
 __all__ = ["CausalLMPolicy", "ChatView", "bfcl_functions", "make_chat_vec"]
@@ -16,4 +16,4 @@ __all__ = ["CausalLMPolicy", "ChatView", "bfcl_functions", "make_chat_vec"]
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(import_module(f"seeupo_gym.{_MODULES[name]}"), name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -17,18 +16,14 @@ from numpy.typing import NDArray
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from seeupo_gym.agents.language.loading import load_tokenizer, stop_token_ids
+from seeupo_gym.agents.language.loading import load_tokenizer
+from seeupo_gym.agents.language.tokens import PAD, stop_token_ids
 from seeupo_gym.envs.info_keys import MALFORMED
 from seeupo_gym.envs.task import TaskEnv
 from seeupo_gym.envs.vector import SeedQueue
 from seeupo_gym.envs.views.text_view import TextView
 
-PAD = -1
 _THINK, _THOUGHT = "<think>", "</think>"
-_FUNCTIONS = (
-    "You can call these functions. Write nothing but calls, as in [first(a=1), second(b='x')]; you are shown the "
-    "results. Any other message ends your turn. The functions, one a line:"
-)
 _MEMO_SIZE = 1024
 # What each tokenizer's template wrote lately. Environments of one tokenizer share it, and it is not pickled with them.
 _WRITTEN: WeakKeyDictionary[Any, OrderedDict[Any, NDArray[np.int32]]] = WeakKeyDictionary()
@@ -295,17 +290,6 @@ def text_env(env: gym.Env[Any, Any]) -> gym.Env[str, str]:
             f"{env.observation_space} and {env.action_space}: write a wrapper that has spaces.Text for both"
         )
     return env
-
-
-def bfcl_functions(info: dict[str, Any]) -> str:
-    """
-    What ``BFCLMultiTurn-v0`` tells of its functions, for ``show_info``: how to call them, and their documents as JSON.
-
-    :param info: of a reset or a step
-    :return: empty if it has no functions
-    """
-    functions = info.get("functions", ())
-    return "\n".join([_FUNCTIONS, *map(json.dumps, functions)]) if functions else ""
 
 
 def make_chat_vec(

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import torch as th
 
 from seeupo_gym.agents.language.loading import require_llm
-
-PAD = -1
+from seeupo_gym.agents.language.tokens import PAD
 
 AllowedTokens = Callable[[th.Tensor, th.Tensor], th.Tensor]
 """Tells which tokens may follow, shape (batch, n_vocab), from contexts, tokens followed by -1, shape (batch, width),

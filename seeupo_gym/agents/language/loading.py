@@ -194,32 +194,3 @@ def context_limit(model_config: Any) -> int:
     config = model_config.get_text_config()
     limits = [value for name in _LIMIT_NAMES if isinstance(value := getattr(config, name, None), int)]
     return min(limits, default=sys.maxsize)
-
-
-def end_of_turn(tokenizer: Any) -> int:
-    """
-    The token that ends a message of the assistant in the chat template, or else the end-of-sequence token.
-
-    :param tokenizer: a tokenizer with a chat template
-    """
-    marker = "Zq7Zq7"
-    conversation = [{"role": "user", "content": marker}, {"role": "assistant", "content": marker}]
-    text = tokenizer.apply_chat_template(conversation, tokenize=False)
-    tail = tokenizer(text.rpartition(marker)[2], add_special_tokens=False)["input_ids"] if marker in text else []
-    special = {id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return int(next((id_ for id_ in tail if id_ in special), tokenizer.eos_token_id))
-
-
-def stop_token_ids(tokenizer: Any, *configs: Any) -> list[int]:
-    """
-    The tokens that end a generated message.
-
-    :param tokenizer: a tokenizer with a chat template
-    :param configs: the model's configuration, its generation configuration, or both
-    :return: the template's end-of-turn token first, then the end-of-sequence tokens of the others
-    """
-    found = [end_of_turn(tokenizer), int(tokenizer.eos_token_id)]
-    for config in configs:
-        ids = getattr(config, "eos_token_id", None)
-        found += [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
-    return list(dict.fromkeys(found))

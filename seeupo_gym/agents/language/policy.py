@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import signature
@@ -15,7 +14,7 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -29,22 +28,22 @@ from seeupo_gym.agents.language.adapters import (
 from seeupo_gym.agents.language.chat import ChatView, make_chat_vec, text_env
 from seeupo_gym.agents.language.checks import check_context, check_spaces, check_vocabulary
 from seeupo_gym.agents.language.generation import (
-    PAD,
     AllowedTokens,
     Decoding,
     NoTokenError,
     message_log_probs,
     sample_messages,
 )
-from seeupo_gym.agents.language.loading import load_model, load_tokenizer, require_llm, stop_token_ids
+from seeupo_gym.agents.language.loading import load_model, load_tokenizer
+from seeupo_gym.agents.language.message_log import MessageLog
+from seeupo_gym.agents.language.tokens import PAD, stop_token_ids
+from seeupo_gym.agents.language.weights import TrainedWeights
 from seeupo_gym.agents.method.batches import select_rows
 from seeupo_gym.agents.method.errors import NonFiniteError
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
-from seeupo_gym.agents.rollout import GroupRolloutBuffer
 
-WEIGHTS_FILE = "policy.safetensors"
 _SAVED = (
-    "n_turns",
+    "n_policies",
     "model",
     "max_context",
     "max_new_tokens",
@@ -77,7 +76,7 @@ class CausalLMPolicy(TurnPolicy):
     :param observation_space: that of ``ChatView``
     :param action_space: that of ``ChatView``
     :param lr_schedule: learning rate as a function of the remaining progress
-    :param n_turns: number of adapters; 1: all turns share the weights
+    :param n_policies: number of adapters; 1: all turns share the weights
     :param use_masking: not used, see ``allowed_tokens``
     :param per_component: not used, as log-probabilities are always those of tokens
     :param model: hub name, local folder, or GGUF file
@@ -104,7 +103,6 @@ class CausalLMPolicy(TurnPolicy):
     """
 
     default_settings: ClassVar[dict[str, str]] = {"turn_policies": "shared", "ratio_level": "sequence"}
-    saves_weights_itself: ClassVar[bool] = True
     first_derivatives_only: ClassVar[bool] = True
     """torch's fast attention has no second derivative."""
 
@@ -113,7 +111,7 @@ class CausalLMPolicy(TurnPolicy):
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         lr_schedule: Schedule,
-        n_turns: int = 1,
+        n_policies: int = 1,
         use_masking: bool = False,
         per_component: bool = False,
         *,
@@ -137,11 +135,11 @@ class CausalLMPolicy(TurnPolicy):
         super().__init__(
             observation_space,
             action_space,
-            n_turns,
+            n_policies,
             optimizer_class=optimizer_class,
             optimizer_kwargs=optimizer_kwargs,
         )
-        if n_turns > 1 and lora is None:
+        if n_policies > 1 and lora is None:
             raise ValueError('turn_policies="separate" needs policy_kwargs=dict(lora=...): each turn gets an adapter')
         for name, number in {"temperature": temperature, "rows_at_once": rows_at_once}.items():
             if not number > 0:
@@ -160,13 +158,17 @@ class CausalLMPolicy(TurnPolicy):
         check_vocabulary(model, network, self.tokenizer, action_space)
         stops = stop_token_ids(self.tokenizer, network.config, network.generation_config)
         self.decoding = Decoding(len(self.tokenizer), stops, temperature, allowed_tokens)
-        self.network = network if lora is None else add_adapters(network, n_turns, lora)
-        groups = [{"params": list(self._adapter_parameters(index).values())} for index in range(n_turns)]
+        self.network = network if lora is None else add_adapters(network, n_policies, lora)
+        trained = [self._trained(index) for index in range(n_policies)]
+        groups = [{"params": list(params.values())} for params in trained]
         if gradient_checkpointing:
-            checkpoint_activations(self.network, [param for group in groups for param in group["params"]])
+            checkpoint_activations(self.network, [param for params in trained for param in params.values()])
         self.optimizer = self.optimizer_class(groups, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+        by_name = {name: param for params in trained for name, param in params.items()}
+        self.weights = TrainedWeights(by_name, f"{model} with lora={lora}")
         self._reference: Any = None
-        self._n_rollouts = 0
+        self.n_rollouts = 0
+        """Number of rollouts since the policy was made."""
         self.seconds = {"generation": 0.0, "log_probs": 0.0}
         """Time spent on messages, and on log-probabilities without gradients, since the policy was made."""
         self.n_tokens = 0
@@ -221,16 +223,16 @@ class CausalLMPolicy(TurnPolicy):
         """There is no dropout; what differs is only whether activations are kept."""
         self.train(mode)
 
-    def _adapter_parameters(self, index: int) -> dict[str, th.nn.Parameter]:
-        """What is trained of one policy, by name."""
+    def _trained(self, index: int) -> dict[str, th.nn.Parameter]:
+        """Return the parameters of one policy that are trained, by name."""
         if self.lora is None:
             return dict(self.network.named_parameters())
         return adapter_parameters(self.network, index)
 
     def _activate(self, turn: int) -> None:
-        if self.n_turns > 1:
+        if self.n_policies > 1:
             trained = [param for group in self.optimizer.param_groups for param in group["params"]]
-            activate(self.network, self.network_index(turn), trained)
+            activate(self.network, self.policy_index(turn), trained)
 
     def _autocast(self) -> th.autocast:
         """Mixed precision where float32 weights are trained; under LoRA the weights have their type already."""
@@ -304,16 +306,16 @@ class CausalLMPolicy(TurnPolicy):
     def _act(
         self,
         obs: PyTorchObs,
-        turn: int,
-        rows: NDArray[np.int64],
+        turns: NDArray[np.int64],
+        envs: NDArray[np.int64],
         generator: th.Generator | None,
         action_masks: th.Tensor | None,
     ) -> tuple[th.Tensor, th.Tensor]:
         assert isinstance(obs, dict)
-        self._activate(turn)
+        self._activate(int(turns[0]))
         started = time.perf_counter()
         context = obs["context"]
-        tokens = th.full((len(rows), self.max_new_tokens), PAD, dtype=context.dtype, device=self.device)
+        tokens = th.full((len(envs), self.max_new_tokens), PAD, dtype=context.dtype, device=self.device)
         log_probs = th.zeros(tokens.shape, device=self.device)
         # An episode that is over has an empty context, to which there is nothing to say.
         open_rows = (context >= 0).any(dim=1).nonzero().squeeze(1)
@@ -325,13 +327,15 @@ class CausalLMPolicy(TurnPolicy):
                         self.network, context[part], self.max_new_tokens, self.decoding, generator, choices
                     )
             except FloatingPointError as error:
+                row = int(part[error.args[0]])
                 raise NonFiniteError(
-                    f"the language model gives non-finite logits at turn {turn} for environment "
-                    f"{rows[int(part[error.args[0]])]}: its weights diverged (try a smaller learning rate or "
-                    'max_grad_norm), or its dtype is too narrow (try dtype="float32")'
+                    f"the language model gives non-finite logits at turn {turns[row]} for environment {envs[row]}: its "
+                    "weights diverged (try a smaller learning rate or max_grad_norm), or its dtype is too narrow "
+                    '(try dtype="float32")'
                 ) from error
             except NoTokenError as error:
-                raise ValueError(f"{error} at turn {turn}: allowed_tokens must always allow one") from error
+                at = ", ".join(map(str, np.unique(turns[part.cpu().numpy()])))
+                raise ValueError(f"{error} at turn {at}: allowed_tokens must always allow one") from error
             tokens[part], log_probs[part] = messages.tokens.to(tokens.dtype), messages.log_probs
         self.seconds["generation"] += time.perf_counter() - started
         self.n_tokens += int((tokens >= 0).sum())
@@ -342,58 +346,9 @@ class CausalLMPolicy(TurnPolicy):
         """Tokens generated in a second of generation, prompts and waiting for the environment left out."""
         return self.n_tokens / self.seconds["generation"] if self.n_tokens else 0.0
 
-    def progress_note(self) -> str:
-        """The speed of generation."""
-        return f"{self.tokens_per_second:,.0f} tokens/s"
-
-    def record(self, logger: Logger, buffer: GroupRolloutBuffer) -> None:
-        """Record the lengths of messages and the speed, and now and then a conversation as text."""
-        messages = th.cat([batch.actions for batch in buffer.turn_batches])
-        lengths = (messages >= 0).sum(dim=1)
-        last = messages.gather(1, (lengths - 1).unsqueeze(1)).squeeze(1)
-        unfinished = ~th.isin(last, th.as_tensor(self.decoding.stops, device=last.device))
-        logger.record("rollout/message_length", float(lengths.float().mean()))
-        logger.record("rollout/unfinished_message_fraction", float(unfinished.float().mean()))
-        logger.record("time/tokens_per_second", self.tokens_per_second)
-        if self._n_rollouts % self.conversation_interval == 0:
-            batch = buffer.turn_batches[-1]
-            assert isinstance(batch.observations, dict)
-            ids = th.cat([batch.observations["context"][0], batch.actions[0]])
-            text = self.tokenizer.decode(ids[ids >= 0].tolist())
-            # As a code block: TensorBoard shows Markdown.
-            block = "\n".join(f"    {line}" for line in text.splitlines())
-            logger.record("rollout/conversation", block, exclude=("stdout", "log", "json", "csv"))
-        self._n_rollouts += 1
-
-    def write_weights(self, archive: zipfile.ZipFile) -> None:
-        """
-        Add the trained weights, adapters or all, to an archive, as ``policy.safetensors``.
-
-        :param archive: open for writing
-        """
-        save = require_llm("safetensors.torch").save
-        # Weights that share memory, as tied embeddings do, are written once.
-        weights = {name: param.detach().cpu().contiguous() for name, param in self._trained().items()}
-        archive.writestr(WEIGHTS_FILE, save(weights))
-
-    def read_weights(self, archive: zipfile.ZipFile) -> None:
-        """
-        Take the trained weights from an archive.
-
-        :param archive: open for reading
-        :raises ValueError: if they are those of another model
-        """
-        weights = require_llm("safetensors.torch").load(archive.read(WEIGHTS_FILE))
-        trained = self._trained()
-        shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
-        if shapes != {name: tuple(param.shape) for name, param in trained.items()}:
-            raise ValueError(f"the saved weights are not those of a model like {self.model} with lora={self.lora}")
-        with th.no_grad():
-            for name, param in trained.items():
-                param.copy_(weights[name])
-
-    def _trained(self) -> dict[str, th.nn.Parameter]:
-        return {k: p for index in range(self.n_turns) for k, p in self._adapter_parameters(index).items()}
+    def callbacks(self) -> list[BaseCallback]:
+        """Return the callback that logs messages."""
+        return [MessageLog()]
 
     def export(self, path: str | Path, turn: int = 0) -> None:
         """
@@ -402,7 +357,7 @@ class CausalLMPolicy(TurnPolicy):
         :param path: the folder
         :param turn: which turn's policy, where each has an adapter
         """
-        network = self.network if self.lora is None else merged(self.network, self.network_index(turn))
+        network = self.network if self.lora is None else merged(self.network, self.policy_index(turn))
         network.save_pretrained(path)
         self.tokenizer.save_pretrained(path)
 

@@ -14,7 +14,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from seeupo_gym.agents.language.loading import require_llm
-from seeupo_gym.envs.messages import all_actions
 from seeupo_gym.envs.task import Task
 
 UNKNOWN, END = "<unk>", "<|end|>"
@@ -130,7 +129,7 @@ def collect_texts(env: gym.Env[str, str], n_episodes: int, seed: int = 0) -> lis
     for episode in range(n_episodes):
         text, info = env.reset(seed=seed + episode)
         if sizes is not None and np.prod(sizes) <= _MAX_LISTED:
-            texts.update(dict.fromkeys(task.action_text(0, action) for action in all_actions(task.action_space)))
+            texts.update(dict.fromkeys(task.action_text(0, action) for action in task.all_actions()))
         done = False
         while not done:
             messages = list(info.get("admissible_commands", ()))

@@ -8,11 +8,14 @@ from typing import Any
 import torch as th
 from torch import nn
 
-from seeupo_gym.agents.checks import check_settings, check_update_order
+from seeupo_gym.agents.checks import check_update_order
 from seeupo_gym.agents.low_level.module_policies import ModulePolicies, Policy
 from seeupo_gym.agents.low_level.trajectories import MultiTurnTrajectory, make_turn_batch, trajectory_advantages
 from seeupo_gym.agents.method.batches import TurnBatch
-from seeupo_gym.agents.method.sequential import TurnStats, UpdateSettings, sequential_update, turn_order
+from seeupo_gym.agents.method.rules import get_rule
+from seeupo_gym.agents.method.sequential import SequentialUpdate, turn_order
+from seeupo_gym.agents.method.settings import MethodSettings, show_settings
+from seeupo_gym.agents.method.statistics import TurnStats
 from seeupo_gym.agents.method.threads import one_torch_thread
 
 
@@ -20,7 +23,7 @@ class BackwardInductionOptimizer:
     """
     SeeUPO (arXiv:2602.06554, Algorithm 1) for policies and episodes of one's own: each turn is updated by itself, from
     the last to the first, weighted by what the turns before it have changed. The computation is that of
-    :class:`~seeupo_gym.agents.SeeUPO`, whose settings of the same name say more.
+    :class:`~seeupo_gym.agents.SeeUPO`.
 
     A policy is a module whose ``forward(states)`` returns logits of discrete actions or a
     ``torch.distributions.Distribution``; or any object with ``log_prob(states, actions)`` and ``parameters()``
@@ -29,82 +32,39 @@ class BackwardInductionOptimizer:
     parameters move each other. Small policies are updated with one torch thread, as more would wait for each other.
 
     :param policies: one policy per turn, or one for all turns; they stay on their device
-    :param learning_rate: learning rate of every optimizer
-    :param n_epochs: passes over the trajectories of a turn
-    :param batch_size: minibatch size; None: all trajectories of a turn at once
-    :param gamma: discount factor; the guarantees hold for 1
-    :param clip_range: clip range of the importance ratio
-    :param clip_range_high: upper clip range, if it is to differ
-    :param factor_clip: clip range (delta) of the factor that carries updated turns over to the next one
-    :param advantage_estimator: "group_mean", "leave_one_out" or "reward_to_go"
-    :param normalize_advantage: "batch", "group" or "none"
-    :param advantage_clip: bound of the advantages' absolute value; None: none
-    :param update_rule: "clip", "reinforce", "kl_penalty" or "trust_region"
-    :param update_order: "reverse" (backward induction), "forward", "random", "simultaneous", or a permutation of the
-        turns
-    :param ent_coef: coefficient of the entropy bonus
-    :param kl_coef: coefficient of a penalty on KL(pi_old || pi)
-    :param target_kl: end the update of a turn beyond 1.5 times this KL; None: never
-    :param max_grad_norm: gradient clipping, for each turn by itself; None: none
     :param optimizer_class: optimizer, one per distinct policy
     :param optimizer_kwargs: its arguments, without the learning rate; by default those of ``SeeUPO``
     :param seed: of the minibatches and of the random order; None: fresh entropy. Never touches a global generator
+    :param settings: those of :class:`~seeupo_gym.agents.method.settings.MethodSettings`, with the names, meanings and
+        defaults that they have in :class:`~seeupo_gym.agents.SeeUPO`, but without schedules. Log-probabilities that
+        were recorded for each token have a ratio each, unless ``ratio_level`` says otherwise
     :raises ValueError: for settings out of range and for what is no policy
     """
 
+    @show_settings(MethodSettings)
     def __init__(
         self,
         policies: Policy | Sequence[Policy] | nn.ModuleList,
         *,
-        learning_rate: float = 3e-3,
-        n_epochs: int = 4,
-        batch_size: int | None = None,
-        gamma: float = 1.0,
-        clip_range: float = 0.2,
-        clip_range_high: float | None = None,
-        factor_clip: float = 0.2,
-        advantage_estimator: str = "group_mean",
-        normalize_advantage: str = "batch",
-        advantage_clip: float | None = None,
-        update_rule: str = "clip",
-        update_order: str | Sequence[int] = "reverse",
-        ent_coef: float = 0.0,
-        kl_coef: float = 0.0,
-        target_kl: float | None = None,
-        max_grad_norm: float | None = 0.5,
         optimizer_class: type[th.optim.Optimizer] = th.optim.Adam,
         optimizer_kwargs: dict[str, Any] | None = None,
         seed: int | None = None,
+        **settings: Any,
     ) -> None:
-        check_settings(locals())
+        self.settings = MethodSettings(**{"ratio_level": "token", **settings})
+        self.rule = get_rule(self.settings)
         if optimizer_kwargs is None:
             optimizer_kwargs = {"eps": 1e-5, "fused": True} if optimizer_class is th.optim.Adam else {}
         self.policies = policies
-        self.turns = ModulePolicies(policies, optimizer_class, {"lr": learning_rate, **optimizer_kwargs})
-        check_update_order(update_order, max(len(update_order), 1) if self.turns.shared else len(self.turns.policies))
+        self.turns = ModulePolicies(policies, optimizer_class, {"lr": self.settings.learning_rate, **optimizer_kwargs})
+        update_order = self.settings.update_order
+        check_update_order(update_order, len(update_order) if self.turns.shared else len(self.turns.policies))
         params = [p for o in set(self.turns.optimizers) for group in o.param_groups for p in group["params"]]
         if update_order == "simultaneous" and len(set(params)) < len(params):
             raise ValueError(
                 'update_order="simultaneous" would take several steps with parameters that different policies share: '
                 "pass one policy for all turns, or update the turns one by one"
             )
-        self.gamma = gamma
-        self.advantage_estimator = advantage_estimator
-        self.normalize_advantage = normalize_advantage
-        self.advantage_clip = advantage_clip
-        self.update_order = update_order
-        self.settings = UpdateSettings(
-            rule=update_rule,
-            n_epochs=n_epochs,
-            batch_size=batch_size,
-            clip_low=clip_range,
-            clip_high=clip_range if clip_range_high is None else clip_range_high,
-            factor_clip=factor_clip,
-            ent_coef=ent_coef,
-            kl_coef=kl_coef,
-            target_kl=target_kl,
-            max_grad_norm=max_grad_norm,
-        )
         self.generator = th.Generator()
         if seed is None:
             self.generator.seed()
@@ -149,12 +109,11 @@ class BackwardInductionOptimizer:
                 )
             own_factors = factors.detach().to(advantages)
         with one_torch_thread(only_if=self.turns.small):
-            batch = self._checked_batch(trajectories, turn)
-            # The engine looks at the turns of its order only, so any batch can stand where the others would.
-            batches, order = [batch] * (turn + 1), [[turn]]
-            self.stats = sequential_update(
-                self.turns, batches, advantages, order, self.settings, self.generator, own_factors
-            )
+            # Only this turn is looked at, so its batch can stand where the others would.
+            update = self._update([self._checked_batch(trajectories, turn)] * (turn + 1), advantages, own_factors)
+            update.maximise([turn])
+            update.carry_over([turn])
+        self.stats = update.stats()
         if factors is not None and own_factors is not None:
             with th.no_grad():
                 factors.copy_(own_factors)
@@ -175,9 +134,20 @@ class BackwardInductionOptimizer:
         advantages = self._advantages(trajectories)
         with one_torch_thread(only_if=self.turns.small):
             batches = [self._checked_batch(trajectories, turn) for turn in range(len(advantages))]
-            order = turn_order(len(batches), self.update_order, self.generator)
-            self.stats = sequential_update(self.turns, batches, advantages, order, self.settings, self.generator)
+            order = turn_order(len(batches), self.settings.update_order, self.generator)
+            update = self._update(batches, advantages)
+            for _ in range(self.settings.n_sweeps):
+                update.begin_sweep(order)
+                for turns in order:
+                    update.maximise(turns)
+                    update.carry_over(turns)
+        self.stats = update.stats()
         return {turn: stats.policy_loss for turn, stats in self.stats.items()}
+
+    def _update(
+        self, batches: list[TurnBatch], advantages: th.Tensor, factors: th.Tensor | None = None
+    ) -> SequentialUpdate:
+        return SequentialUpdate(self.turns, batches, advantages, self.rule, self.settings, self.generator, factors)
 
     def _check(self, trajectories: Sequence[MultiTurnTrajectory], turn: int | None = None) -> None:
         if len(trajectories) == 0:
@@ -194,9 +164,7 @@ class BackwardInductionOptimizer:
 
     def _advantages(self, trajectories: Sequence[MultiTurnTrajectory]) -> th.Tensor:
         """Shape (turns, trajectories)."""
-        advantages = trajectory_advantages(
-            trajectories, self.gamma, self.advantage_estimator, self.normalize_advantage, self.advantage_clip
-        )
+        advantages = trajectory_advantages(trajectories, self.settings)
         return th.tensor(advantages, dtype=self.turns.log_dtype, device=self.turns.device)
 
     def _checked_batch(self, trajectories: Sequence[MultiTurnTrajectory], turn: int) -> TurnBatch:
@@ -239,7 +207,7 @@ def train_multi_turn_agent(
         for epoch in range(n_epochs):
             trajectories = collect(optimizer.policies)
             losses = optimizer.train_epoch(trajectories)
-            returns = [float(trajectory.returns(optimizer.gamma)[0]) for trajectory in trajectories]
+            returns = [float(trajectory.returns(optimizer.settings.gamma)[0]) for trajectory in trajectories]
             record = {"epoch": epoch, "n_trajectories": len(returns), "mean_return": sum(returns) / len(returns)}
             history.append({**record, "losses": losses})
             if callback is not None and callback(epoch, history[-1]) is False:

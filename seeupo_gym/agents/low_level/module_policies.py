@@ -13,6 +13,7 @@ from torch.distributions import Categorical, Distribution
 
 from seeupo_gym.agents.method.batches import TurnBatch
 from seeupo_gym.agents.method.errors import NonFiniteError
+from seeupo_gym.agents.method.policy import TrainablePolicies
 from seeupo_gym.agents.method.threads import SMALL_MATRIX
 
 _DIVERGED = "its weights diverged (try a smaller learning rate or max_grad_norm) or its input is extreme"
@@ -31,9 +32,9 @@ class LogProbPolicy(Protocol):
 Policy = nn.Module | LogProbPolicy
 
 
-class ModulePolicies:
+class ModulePolicies(TrainablePolicies):
     """
-    Modules as the turn policies that :func:`~seeupo_gym.agents.method.sequential.sequential_update` takes.
+    Torch modules as the turn policies that the update takes.
 
     There is one optimizer per distinct module, so that updating a turn leaves the others' parameters and optimizer
     state untouched.
@@ -99,17 +100,11 @@ class ModulePolicies:
         return 0 if self.shared else turn
 
     def turn_parameters(self, turn: int) -> list[nn.Parameter]:
-        """The parameters that the update of a turn moves."""
         return [param for group in self.optimizers[self.index(turn)].param_groups for param in group["params"]]
 
     def step_optimizer(self, *turns: int) -> None:
-        """Take a step with each of the optimizers of these turns."""
         for optimizer in dict.fromkeys(self.optimizers[self.index(turn)] for turn in turns):
             optimizer.step()
-
-    def reference_log_probs(self, obs: PyTorchObs, actions: th.Tensor, turn: int) -> th.Tensor:
-        """There is no reference policy."""
-        raise NotImplementedError("modules of one's own have no reference policy")
 
     def evaluate_actions(
         self,

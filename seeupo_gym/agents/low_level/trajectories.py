@@ -12,6 +12,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 
 from seeupo_gym.agents.method.advantages import estimate_advantages
 from seeupo_gym.agents.method.batches import TurnBatch
+from seeupo_gym.agents.method.settings import MethodSettings
 
 
 class TrajectoryTurn(NamedTuple):
@@ -159,17 +160,14 @@ def _copy(name: str, values: Any) -> th.Tensor:
         raise ValueError(f"{name} must be numbers, all of one shape: {error}") from error
 
 
-def trajectory_advantages(
-    trajectories: Sequence[MultiTurnTrajectory], gamma: float, estimator: str, normalize: str, clip: float | None
-) -> NDArray[np.float64]:
+def trajectory_advantages(trajectories: Sequence[MultiTurnTrajectory], settings: MethodSettings) -> NDArray[np.float64]:
     """
-    Advantages by :func:`~seeupo_gym.agents.method.advantages.estimate_advantages`; groups may differ in size.
+    Estimate advantages; groups may differ in size.
+
+    See :func:`~seeupo_gym.agents.method.advantages.estimate_advantages`.
 
     :param trajectories: at least one
-    :param gamma: discount factor
-    :param estimator: one of ``ADVANTAGE_ESTIMATORS``
-    :param normalize: one of ``NORMALIZATIONS``
-    :param clip: bound of the absolute value; None: none
+    :param settings: the discount factor, the estimator, the normalisation and the clip
     :return: shape (turns, trajectories), for as many turns as the longest has; where a trajectory is over, its entry
         has no meaning
     :raises ValueError: if no group has a second member
@@ -194,7 +192,14 @@ def trajectory_advantages(
             length = len(trajectories[index])
             rewards[:length, group, member] = trajectories[index].rewards.numpy()
             reached[:length, group, member] = True
-    advantages, _ = estimate_advantages(rewards, reached, gamma, estimator, normalize, clip)
+    advantages, _ = estimate_advantages(
+        rewards,
+        reached,
+        settings.gamma,
+        settings.advantage_estimator,
+        settings.normalize_advantage,
+        settings.advantage_clip,
+    )
     return np.broadcast_to(advantages[:, row, column], (table[0], len(trajectories)))
 
 

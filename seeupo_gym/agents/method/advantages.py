@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-ADVANTAGE_ESTIMATORS = ("group_mean", "leave_one_out", "reward_to_go")
-NORMALIZATIONS = ("batch", "group", "none")
+from seeupo_gym.agents.method.settings import AdvantageEstimator, Normalization
+
+ADVANTAGE_ESTIMATORS = get_args(AdvantageEstimator)
+NORMALIZATIONS = get_args(Normalization)
 
 # Returns of one group that differ by less than this share of their size are equal up to float32 rounding.
 _EQUAL_RETURNS = 1e-6
@@ -32,7 +34,7 @@ def group_relative_advantages(
     present: NDArray[np.bool_] | None = None,
 ) -> GroupAdvantages:
     """
-    Group-relative advantage estimation, GRAE (arXiv:2602.06554, eq. 9).
+    Estimate group-relative advantages: GRAE (arXiv:2602.06554, eq. 9).
 
     The advantage of an episode is its return less the mean of its group: ``A_i = R_i - mean(R_group)``. It is
     exactly 0 in a group whose returns are all equal.
@@ -73,7 +75,7 @@ def group_relative_advantages(
 
 def discounted_returns(rewards: NDArray[np.float64], gamma: float) -> NDArray[np.float64]:
     """
-    Returns of whole episodes, ``R_i = sum_t gamma^t r_{i,t}``.
+    Compute the returns of whole episodes, ``R_i = sum_t gamma^t r_{i,t}``.
 
     :param rewards: ``r_{i,t}``, shape (turns, groups, group_size); 0 where an episode is over
     :param gamma: discount factor
@@ -92,7 +94,7 @@ def estimate_advantages(
     clip: float | None = None,
 ) -> GroupAdvantages:
     """
-    Advantages of every turn of every episode, by one of the estimators:
+    Estimate the advantages of every turn of every episode, by one of the estimators:
 
     - ``"group_mean"``: GRAE on the whole return ``R_i = sum_t gamma^t r_{i,t}``, the same at all turns
     - ``"leave_one_out"``: the same against the mean of the other members
@@ -128,6 +130,6 @@ def estimate_advantages(
 
 
 def _mean(values: NDArray[np.float64], present: NDArray[np.bool_], axis: int | tuple[int, ...]) -> NDArray[np.float64]:
-    """Mean of the values that are present, 0 where none is, with the axes kept."""
+    """Compute the mean of the values that are present, 0 where none is, with the axes kept."""
     total = np.where(present, values, 0.0).sum(axis=axis, keepdims=True)
     return np.asarray(total / np.maximum(present.sum(axis=axis, keepdims=True), 1))

@@ -49,6 +49,16 @@ class TurnBatch(NamedTuple):
             None if self.reference_log_probs is None else self.reference_log_probs[rows],
         )
 
+    def split(self, size: int | None) -> list[TurnBatch]:
+        """
+        Divide the batch into pieces, in order.
+
+        :param size: rows in a piece; None: one piece
+        """
+        if size is None:
+            return [self]
+        return [self.rows(rows) for rows in th.arange(len(self.episodes), device=self.episodes.device).split(size)]
+
 
 class WeightedTurn(NamedTuple):
     """A turn with what its update needs; also a minibatch of one."""

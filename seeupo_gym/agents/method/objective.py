@@ -10,7 +10,7 @@ MAX_LOG_RATIO = 20.0
 
 def log_importance_ratio(log_prob: th.Tensor, old_log_prob: th.Tensor, length: th.Tensor | None = None) -> th.Tensor:
     """
-    Logarithm of the sequence-level importance ratio (arXiv:2602.06554, below eq. 6)::
+    Compute the logarithm of the sequence-level importance ratio (arXiv:2602.06554, below eq. 6)::
 
         log rho = (log pi_theta(a | h) - log pi_old(a | h)) / L
 
@@ -31,7 +31,7 @@ def at_ratio_level(
     log_prob: th.Tensor, ratio_level: str, token_mask: th.Tensor | None
 ) -> tuple[th.Tensor, th.Tensor | None]:
     """
-    Log-probabilities as the importance ratio of a level takes them.
+    Turn log-probabilities of tokens into those that the importance ratio of a level compares.
 
     :param log_prob: one per token, shape (batch, tokens), 0 where an action has no such token; or one per action,
         shape (batch,), which is the same at all levels
@@ -51,7 +51,7 @@ def at_ratio_level(
 
 def mean_over_tokens(values: th.Tensor, token_mask: th.Tensor | None) -> th.Tensor:
     """
-    The mean of each action's tokens.
+    Compute the mean of each action's tokens.
 
     :param values: shape (batch, tokens), or (batch,) which is returned as it is
     :param token_mask: which tokens there are, shape (batch, tokens), at least one in every row; None: all
@@ -64,29 +64,20 @@ def mean_over_tokens(values: th.Tensor, token_mask: th.Tensor | None) -> th.Tens
     return (values * token_mask).sum(dim=1) / token_mask.sum(dim=1)
 
 
-def clipped_surrogate(
-    ratio: th.Tensor, weighted_advantage: th.Tensor, clip_low: float, clip_high: float
-) -> tuple[th.Tensor, th.Tensor]:
+def clipped_surrogate(ratio: th.Tensor, weighted_advantage: th.Tensor, clip_low: float, clip_high: float) -> th.Tensor:
     """
-    The objective of one turn (arXiv:2602.06554, eq. 6), to be maximised::
+    Compute the objective of one turn (arXiv:2602.06554, eq. 6), to be maximised::
 
         J = min(rho * M, clip(rho, 1 - clip_low, 1 + clip_high) * M)
 
-    and its slope: as the derivative of rho with respect to log rho is rho, ``dJ / d log rho`` is ``rho * M``,
-    and 0 where the clipped term is the smaller one. That is beyond the bound on the side where M gains,
-    ``1 + clip_high`` for M > 0 and ``1 - clip_low`` for M < 0. With the slope written out, only
-    log-probabilities are left for autograd, in the update's inner loop.
-
     :param ratio: importance ratio rho, shape (batch,)
-    :param weighted_advantage: M, advantage times the factor of the turns updated before, shape (batch,)
+    :param weighted_advantage: M, advantage times the factor of the other turns, shape (batch,)
     :param clip_low: lower clip range
     :param clip_high: upper clip range
-    :return: the objective and its slope, each of shape (batch,)
+    :return: shape (batch,)
     """
-    gain = weighted_advantage > 0
-    bound = th.where(gain, (1.0 + clip_high) * weighted_advantage, (1.0 - clip_low) * weighted_advantage)
-    unclipped = ratio * weighted_advantage
-    return th.min(unclipped, bound), unclipped.masked_fill(unclipped > bound, 0.0)
+    clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
+    return th.min(ratio * weighted_advantage, clipped * weighted_advantage)
 
 
 def kl_divergence(log_ratio: th.Tensor) -> th.Tensor:
@@ -100,9 +91,28 @@ def kl_divergence(log_ratio: th.Tensor) -> th.Tensor:
     return log_ratio.exp() - 1.0 - log_ratio
 
 
+def action_kl(
+    log_prob: th.Tensor, old_log_prob: th.Tensor, ratio_level: str, token_mask: th.Tensor | None
+) -> th.Tensor:
+    """
+    Estimate KL(pi_old || pi_theta) of each action: by the chain rule the sum of its tokens', or their mean where there
+    is one ratio per token.
+
+    :param log_prob: of tokens, shape (batch, tokens), or of actions, shape (batch,)
+    :param old_log_prob: those to compare with, in the same shape
+    :param ratio_level: of the update
+    :param token_mask: which tokens there are; None: all
+    :return: shape (batch,)
+    """
+    divergence = kl_divergence(log_importance_ratio(log_prob, old_log_prob))
+    if ratio_level == "token" or divergence.ndim == 1:
+        return mean_over_tokens(divergence, token_mask)
+    return divergence.sum(dim=1)
+
+
 def update_factor(factor: th.Tensor, ratio: th.Tensor, factor_clip: float) -> th.Tensor:
     """
-    Carry the change of an updated turn over to the turns updated after it (arXiv:2602.06554, eq. 8)::
+    Carry the change of an updated turn over to the others (arXiv:2602.06554, eq. 8)::
 
         F <- clip(F * clip(rho, 1 - delta, 1 + delta), 1 - delta, 1 + delta),   M = A * F
 

@@ -1,125 +1,191 @@
-"""The sequential update: turn after turn, each weighted by what the turns before it have changed."""
+"""The method: turn after turn maximises its objective, weighted by what the other turns have changed."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.type_aliases import PyTorchObs
 
 from seeupo_gym.agents.method.batches import TurnBatch, WeightedTurn, micro_batches, minibatches
 from seeupo_gym.agents.method.errors import NonFiniteError
 from seeupo_gym.agents.method.objective import (
+    action_kl,
     at_ratio_level,
+    clipped_surrogate,
     kl_divergence,
     log_importance_ratio,
     mean_over_tokens,
     update_factor,
 )
-from seeupo_gym.agents.method.trust_region import natural_gradient_step
-from seeupo_gym.agents.method.update_rules import surrogate
-
-UPDATE_ORDERS = ("reverse", "forward", "random", "simultaneous")
+from seeupo_gym.agents.method.policy import TrainablePolicies
+from seeupo_gym.agents.method.settings import MethodSettings, RatioLevel
+from seeupo_gym.agents.method.statistics import TurnStats, UpdatedTurn, measure
 
 # SB3's margin: the update of a turn ends when its KL divergence exceeds this many times the target.
 _KL_MARGIN = 1.5
 
 
-class TurnPolicies(Protocol):
-    """What the update needs of policies; :class:`~seeupo_gym.agents.SeeUPOPolicy` is one."""
+class Ascent(NamedTuple):
+    """The result of maximising an objective: optimizer steps that were taken, and their mean loss."""
 
-    def evaluate_actions(
+    n_steps: int
+    loss: float
+
+
+class UpdateRule(ABC):
+    """
+    An update rule: the objective of a turn, and how it is maximised.
+
+    A rule of one's own defines :meth:`surrogate`, and takes its hyperparameters when it is made; see
+    ``docs/architecture.md``. Rules hold no state.
+    """
+
+    second_derivatives: ClassVar[bool] = False
+    """Whether the rule takes second derivatives of log-probabilities, which some policies do not have."""
+
+    def check(self, settings: MethodSettings) -> None:  # noqa: B027
+        """
+        Refuse settings that the rule cannot work with.
+
+        :param settings: settings, each of which is in its range
+        :raises ValueError: names the setting
+        """
+
+    def ratio_level(self, settings: MethodSettings) -> RatioLevel:
+        """Return the level of the importance ratio."""
+        return settings.ratio_level
+
+    def n_passes(self, settings: MethodSettings) -> int:
+        """Return how often the rule goes over the data of a turn in one sweep."""
+        return settings.n_epochs
+
+    @abstractmethod
+    def surrogate(
         self,
-        obs: PyTorchObs,
-        actions: th.Tensor,
-        turn: int,
-        action_masks: th.Tensor | None = None,
-        with_entropy: bool = False,
-    ) -> tuple[th.Tensor, th.Tensor | None]:
+        log_prob: th.Tensor,
+        old_log_prob: th.Tensor,
+        lengths: th.Tensor | None,
+        weighted_advantage: th.Tensor,
+        settings: MethodSettings,
+    ) -> th.Tensor:
         """
-        Log-probabilities, shape (batch,) or (batch, tokens), and entropies, shape (batch,); with gradients.
+        Compute the objective of each row, to be maximised.
 
-        That of a token which an action does not have is 0.
+        :param log_prob: log pi with gradients, shape (batch,), or (batch, tokens) for one ratio per token
+        :param old_log_prob: the same as recorded at collection, without gradients
+        :param lengths: L of each action, shape (batch,); None: 1
+        :param weighted_advantage: M, shape (batch,), or (batch, 1) for one ratio per token
+        :param settings: the settings as they are now
+        :return: in the shape of ``log_prob``
         """
 
-    def reference_log_probs(self, obs: PyTorchObs, actions: th.Tensor, turn: int) -> th.Tensor:
-        """Log-probabilities of tokens under the reference policy; asked for with ``reference_kl_coef`` only."""
+    def objective(
+        self, policy: TrainablePolicies, part: list[WeightedTurn], settings: MethodSettings
+    ) -> tuple[th.Tensor, list[th.Tensor]]:
+        """
+        Compute the objective of rows of one or several turns: the mean over rows of the surrogate, less the penalties
+        on KL divergences, plus the entropy bonus.
 
-    def turn_parameters(self, turn: int) -> list[th.nn.Parameter]:
-        """The parameters that the update of a turn moves."""
+        ``kl_coef`` weighs KL(pi_old || pi) of the whole action, or per token where there is one ratio per token;
+        ``reference_kl_coef`` weighs KL(pi || pi_ref) per token. Both are in the k3 form.
 
-    def step_optimizer(self, *turns: int) -> None:
-        """Take an optimizer step with the gradients of these turns' parameters, and no others."""
+        :param policy: the turn policies
+        :param part: rows of each turn, with their M
+        :param settings: the settings as they are now
+        :return: a differentiable number, and the log-probabilities of each turn that it was computed from
+        """
+        n_rows = sum(len(rows.weighted_advantages) for rows in part)
+        objectives, log_probs = [], []
+        for turn, batch, weighted_advantages in part:
+            tokens, entropy = policy.evaluate_actions(
+                batch.observations, batch.actions, turn, batch.action_masks, with_entropy=settings.ent_coef != 0.0
+            )
+            log_probs.append(tokens)
+            log_prob, lengths = at_ratio_level(tokens, self.ratio_level(settings), batch.token_mask)
+            old_log_prob, _ = at_ratio_level(batch.log_probs, self.ratio_level(settings), batch.token_mask)
+            m = weighted_advantages if log_prob.ndim == 1 else weighted_advantages.unsqueeze(1)
+            surrogate = self.surrogate(log_prob, old_log_prob, lengths, m, settings)
+            if settings.kl_coef != 0.0:
+                surrogate = surrogate - settings.kl_coef * kl_divergence(log_importance_ratio(log_prob, old_log_prob))
+            of_turn = mean_over_tokens(surrogate, batch.token_mask).mean()
+            if batch.reference_log_probs is not None:
+                to_reference = kl_divergence(log_importance_ratio(batch.reference_log_probs, tokens))
+                of_turn = of_turn - settings.reference_kl_coef * mean_over_tokens(to_reference, batch.token_mask).mean()
+            if entropy is not None:
+                of_turn = of_turn + settings.ent_coef * entropy.mean()
+            objectives.append(len(weighted_advantages) / n_rows * of_turn)
+        return sum(objectives[1:], start=objectives[0]), log_probs
+
+    def maximise(
+        self, policy: TrainablePolicies, block: list[WeightedTurn], settings: MethodSettings, generator: th.Generator
+    ) -> Ascent:
+        """
+        Maximise the objective of a block of turns by gradient ascent, for ``n_passes`` or until ``target_kl``.
+
+        :param policy: the turn policies; changed in place
+        :param block: all rows of the turns that are updated together
+        :param settings: the settings as they are now
+        :param generator: source of the minibatches, on the CPU
+        :return: what was done
+        :raises NonFiniteError: if a loss or a gradient is not finite; the step that would spread it is not taken
+        """
+        params = parameters(policy, block)
+        max_kl = np.inf if settings.target_kl is None else _KL_MARGIN * settings.target_kl
+        losses: list[float] = []
+        for epoch in range(self.n_passes(settings)):
+            for part in minibatches(block, settings.batch_size, generator):
+                for param in params:
+                    param.grad = None
+                n_rows = sum(len(rows.weighted_advantages) for rows in part)
+                loss = kl = 0.0
+                for micro in micro_batches(part, settings.micro_batch_size):
+                    share = sum(len(rows.weighted_advantages) for rows in micro) / n_rows
+                    objective, log_probs = self.objective(policy, micro, settings)
+                    if settings.target_kl is not None:
+                        kl += share * self._mean_divergence(micro, log_probs, settings)
+                    if not losses or kl <= max_kl:
+                        (-share * objective).backward()
+                    loss -= share * objective.item()
+                if losses and kl > max_kl:
+                    return Ascent(len(losses), float(np.mean(losses)))
+                norm = clip_gradients(params, settings.max_grad_norm)
+                if not np.isfinite(loss) or not np.isfinite(norm):
+                    raise non_finite(loss, f"its gradient (norm {norm})", block, f"epoch {epoch}")
+                losses.append(loss)
+                policy.step_optimizer(*(rows.turn for rows in part))
+        return Ascent(len(losses), float(np.mean(losses)))
+
+    @th.no_grad()
+    def _mean_divergence(self, part: list[WeightedTurn], log_probs: list[th.Tensor], settings: MethodSettings) -> float:
+        parts = [
+            action_kl(tokens, rows.batch.log_probs, self.ratio_level(settings), rows.batch.token_mask)
+            for rows, tokens in zip(part, log_probs, strict=True)
+        ]
+        return float(th.cat(parts).mean())
 
 
-@dataclass(frozen=True)
-class UpdateSettings:
-    """The current values of the hyperparameters of an update; see :class:`~seeupo_gym.agents.SeeUPO`."""
+class Clip(UpdateRule):
+    """The clipped surrogate (arXiv:2602.06554, eq. 6)."""
 
-    rule: str = "clip"
-    ratio_level: str = "token"
-    n_epochs: int = 1
-    batch_size: int | None = None
-    micro_batch_size: int | None = None
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    factor_clip: float = 0.2
-    ent_coef: float = 0.0
-    kl_coef: float = 0.0
-    reference_kl_coef: float = 0.0
-    target_kl: float | None = None
-    max_grad_norm: float | None = None
-
-    @property
-    def level(self) -> str:
-        """The ratio level; a rule without a ratio takes the probability of the whole action."""
-        return "joint" if self.rule == "reinforce" else self.ratio_level
-
-    @property
-    def n_passes(self) -> int:
-        """How often the rule goes over its data."""
-        return 1 if self.rule in ("reinforce", "trust_region") else self.n_epochs
-
-
-@dataclass(frozen=True)
-class TurnStats:
-    """
-    What the update of one turn did; everything but the loss and the gradient steps is measured after it.
-
-    :param n_gradient_steps: optimizer steps that were taken
-    :param policy_loss: mean over them of what was minimised
-    :param clip_fraction: share of the ratios outside of the clip range
-    :param approx_kl: KL of the old policy to the new one, estimated from the ratios
-    :param entropy: mean entropy
-    :param factor_mean: mean of the episodes' factors F that weighted the advantages
-    :param factor_min: the smallest of them
-    :param factor_max: the largest of them
-    :param advantage_abs_mean: mean of abs(A F)
-    :param token_clip_fraction: as if the ratio were that of tokens; None: log-probabilities are not those of tokens
-    :param sequence_clip_fraction: the same, as if it were that of whole messages
-    :param reference_kl: KL to the reference policy; None: there is none
-    """
-
-    n_gradient_steps: int
-    policy_loss: float
-    clip_fraction: float
-    approx_kl: float
-    entropy: float
-    factor_mean: float
-    factor_min: float
-    factor_max: float
-    advantage_abs_mean: float
-    token_clip_fraction: float | None = None
-    sequence_clip_fraction: float | None = None
-    reference_kl: float | None = None
+    def surrogate(
+        self,
+        log_prob: th.Tensor,
+        old_log_prob: th.Tensor,
+        lengths: th.Tensor | None,
+        weighted_advantage: th.Tensor,
+        settings: MethodSettings,
+    ) -> th.Tensor:
+        """Compute ``min(rho * M, clip(rho, 1 - clip_range, 1 + clip_range_high) * M)``."""
+        ratio = log_importance_ratio(log_prob, old_log_prob, lengths).exp()
+        return clipped_surrogate(ratio, weighted_advantage, settings.clip_range, settings.clip_high)
 
 
 def turn_order(n_turns: int, update_order: str | Sequence[int], generator: th.Generator) -> list[list[int]]:
     """
-    The order in which the turns are updated.
+    Lay down the order in which the turns are updated.
 
     :param n_turns: number of turns that any episode reached
     :param update_order: ``"reverse"`` (backward induction: T, ..., 1), ``"forward"``, ``"random"``,
@@ -129,257 +195,170 @@ def turn_order(n_turns: int, update_order: str | Sequence[int], generator: th.Ge
     :return: blocks of turns; the turns of a block are updated together
     """
     turns = list(range(n_turns))
-    if update_order == "simultaneous":
-        return [turns]
-    if update_order == "random":
-        turns = th.randperm(n_turns, generator=generator).tolist()
-    elif update_order == "reverse":
-        turns.reverse()
-    elif not isinstance(update_order, str):
+    if isinstance(update_order, str):
+        if update_order == "simultaneous":
+            return [turns]
+        if update_order == "random":
+            turns = th.randperm(n_turns, generator=generator).tolist()
+        elif update_order == "reverse":
+            turns.reverse()
+    else:
         last = max(update_order)
         turns = [t for turn in update_order for t in (range(n_turns - 1, last - 1, -1) if turn == last else [turn])]
     return [[turn] for turn in turns if turn < n_turns]
 
 
-def sequential_update(
-    policy: TurnPolicies,
-    turn_batches: Sequence[TurnBatch],
-    advantages: th.Tensor,
-    order: list[list[int]],
-    settings: UpdateSettings,
-    generator: th.Generator,
-    factors: th.Tensor | None = None,
-) -> dict[int, TurnStats]:
+class SequentialUpdate:
     """
-    Update the turns one after the other (arXiv:2602.06554, Algorithm 1).
+    The update of one iteration (arXiv:2602.06554, Algorithm 1), for the loop::
 
-    The factor F of an episode starts at 1 and is multiplied by the importance ratio of each turn once that
-    turn is updated; the next turn maximises its surrogate with ``M = A * F``. An episode that ended before
-    a turn is not in its batch, and keeps its factor.
+        for _ in range(settings.n_sweeps):
+            update.begin_sweep(order)
+            for turns in order:
+                update.maximise(turns)
+                update.carry_over(turns)
+
+    Every turn maximises its objective with ``M = A * F`` (eq. 7). The factor F of an episode is the clipped product of
+    the current importance ratios of the other turns (eq. 8): in the first sweep of those updated before, as the others
+    are still what they were at collection; in later sweeps of all. An episode that ended before a turn is not in its
+    batch, and the turn's ratio is 1 for it. A ratio is always taken against the log-probabilities recorded at
+    collection, and is measured when its turn has been updated.
 
     :param policy: the turn policies; changed in place
     :param turn_batches: the rows of each turn, with the log-probabilities recorded at collection
     :param advantages: A, shape (episodes,), or (turns, episodes) if it differs between turns
-    :param order: blocks of turns to update, first to last; see :func:`turn_order`
-    :param settings: hyperparameters
+    :param rule: update rule
+    :param settings: the settings as they are now
     :param generator: source of the minibatches, on the CPU
     :param factors: F to start from, shape (episodes,), changed in place; None: 1
-    :return: statistics by turn
-    :raises NonFiniteError: if a loss or a gradient is not finite; the step that would spread it is not taken
     """
-    if factors is None:
-        factors = th.ones(advantages.shape[-1], dtype=advantages.dtype, device=advantages.device)
-    stats = {}
-    for turns in order:
-        block, weights = [], factors.clone()
+
+    def __init__(
+        self,
+        policy: TrainablePolicies,
+        turn_batches: Sequence[TurnBatch],
+        advantages: th.Tensor,
+        rule: UpdateRule,
+        settings: MethodSettings,
+        generator: th.Generator,
+        factors: th.Tensor | None = None,
+    ) -> None:
+        self.policy = policy
+        self.batches = list(turn_batches)
+        self.advantages = advantages
+        self.rule = rule
+        self.settings = settings
+        self.generator = generator
+        self.factors = advantages.new_ones(advantages.shape[-1]) if factors is None else factors
+        """F of the turns updated so far in this sweep."""
+        self._factors_of_later_turns: dict[int, th.Tensor] = {}
+        self._updated: dict[int, UpdatedTurn] = {}
+
+    def begin_sweep(self, order: list[list[int]]) -> None:
+        """
+        Start F at 1, and find the part that the turns have in it which this sweep has not updated yet.
+
+        :param order: blocks of turns, first to last; see :func:`turn_order`
+        """
+        self.factors = th.ones_like(self.factors)
+        if not self._updated:
+            return
+        later = th.ones_like(self.factors)
+        for turns in reversed(order):
+            for turn in turns:
+                self._factors_of_later_turns[turn] = later
+            later = later.clone()
+            for turn in turns:
+                self._multiply(later, turn)
+
+    def maximise(self, turns: list[int]) -> None:
+        """
+        Maximise the objective of a block of turns (eq. 6), weighted with ``M = A * F`` (eq. 7).
+
+        :param turns: updated together
+        :raises NonFiniteError: see :meth:`UpdateRule.maximise`
+        """
+        block, factors = [], {}
         for turn in turns:
-            batch = turn_batches[turn]
-            of_turn = advantages if advantages.ndim == 1 else advantages[turn]
-            weighted = WeightedTurn(turn, batch, of_turn[batch.episodes] * weights[batch.episodes])
-            if settings.reference_kl_coef != 0.0:
-                parts = [
-                    policy.reference_log_probs(rows.observations, rows.actions, turn)
-                    for [(_, rows, _)] in micro_batches([weighted], settings.micro_batch_size)
-                ]
-                weighted = weighted._replace(batch=batch._replace(reference_log_probs=th.cat(parts)))
-            block.append(weighted)
-        if settings.rule == "trust_region":
-            n_steps, loss = _trust_region_update(policy, block, settings)
-        else:
-            n_steps, loss = _gradient_update(policy, block, settings, generator)
-        for weighted in block:
-            stats[weighted.turn] = _finish_turn(policy, weighted, weights, factors, settings, n_steps, loss)
-    return stats
+            batch = self._with_reference(turn)
+            factors[turn] = self._factors_of(turn)[batch.episodes]
+            advantages = self.advantages if self.advantages.ndim == 1 else self.advantages[turn]
+            block.append(WeightedTurn(turn, batch, advantages[batch.episodes] * factors[turn]))
+        ascent = self.rule.maximise(self.policy, block, self.settings, self.generator)
+        for rows in block:
+            tokens, entropy = self._evaluate(rows)
+            n_steps = ascent.n_steps + (self._updated[rows.turn].n_steps if rows.turn in self._updated else 0)
+            self._updated[rows.turn] = UpdatedTurn(rows, n_steps, ascent.loss, factors[rows.turn], tokens, entropy)
 
+    def carry_over(self, turns: list[int]) -> None:
+        """
+        Multiply F of the episodes that reached these turns by the ratios after the update (eq. 8).
 
-def _finish_turn(
-    policy: TurnPolicies,
-    weighted: WeightedTurn,
-    weights: th.Tensor,
-    factors: th.Tensor,
-    settings: UpdateSettings,
-    n_steps: int,
-    loss: float,
-) -> TurnStats:
-    """Carry an updated turn over to the factors (eq. 8), and measure what its update did."""
-    turn, batch, weighted_advantages = weighted
-    with th.no_grad():
+        :param turns: updated before
+        """
+        for turn in turns:
+            self._multiply(self.factors, turn)
+
+    def _multiply(self, factors: th.Tensor, turn: int) -> None:
+        """Apply eq. 8 for one turn, in place."""
+        episodes = self.batches[turn].episodes
+        ratio = self._updated[turn].ratio(self.rule.ratio_level(self.settings))
+        factors[episodes] = update_factor(factors[episodes], ratio, self.settings.factor_clip)
+
+    def _factors_of(self, turn: int) -> th.Tensor:
+        """Return F of a turn: the part of the turns updated before, times that of those to come."""
+        later = self._factors_of_later_turns.get(turn)
+        return self.factors if later is None else update_factor(self.factors, later, self.settings.factor_clip)
+
+    def _with_reference(self, turn: int) -> TurnBatch:
+        """Return the batch of a turn, with the log-probabilities of the reference policy if there is a penalty."""
+        batch = self.batches[turn]
+        if self.settings.reference_kl_coef != 0.0 and batch.reference_log_probs is None:
+            parts = [
+                self.policy.reference_log_probs(rows.observations, rows.actions, turn)
+                for rows in batch.split(self.settings.micro_batch_size)
+            ]
+            batch = self.batches[turn] = batch._replace(reference_log_probs=th.cat(parts))
+        return batch
+
+    @th.no_grad()
+    def _evaluate(self, rows: WeightedTurn) -> tuple[th.Tensor, th.Tensor | None]:
+        """Compute log-probabilities and entropies of a turn's rows, as many at once as are to be in memory."""
         parts = [
-            policy.evaluate_actions(rows.observations, rows.actions, turn, rows.action_masks, with_entropy=True)
-            for [(_, rows, _)] in micro_batches([weighted], settings.micro_batch_size)
+            self.policy.evaluate_actions(b.observations, b.actions, rows.turn, b.action_masks, with_entropy=True)
+            for b in rows.batch.split(self.settings.micro_batch_size)
         ]
-        tokens = th.cat([log_probs for log_probs, _ in parts])
         entropies = [entropy for _, entropy in parts if entropy is not None]
-        log_ratio = _log_ratio(tokens, batch, settings.level)
-        # One ratio per token has no place in an episode's factor: the whole action's takes it.
-        whole = (log_ratio if log_ratio.ndim == 1 else log_ratio.sum(dim=1)).exp()
-        factors[batch.episodes] = update_factor(factors[batch.episodes], whole, settings.factor_clip)
-        factor = weights[batch.episodes]  # what the update was weighted with
-        numbers = [
-            _clip_fraction(log_ratio, batch, settings),
-            _divergence(tokens, batch.log_probs, batch, settings).mean(),
-            th.cat(entropies).mean() if entropies else tokens.new_full((), np.nan),
-            factor.mean(),
-            factor.min(),
-            factor.max(),
-            weighted_advantages.abs().mean(),
-        ]
-        if tokens.ndim > 1:
-            numbers += [_clip_fraction(_log_ratio(tokens, batch, lv), batch, settings) for lv in ("token", "sequence")]
-        if batch.reference_log_probs is not None:
-            to_reference = kl_divergence(log_importance_ratio(batch.reference_log_probs, tokens))
-            numbers.append(mean_over_tokens(to_reference, batch.token_mask).mean())
-        return TurnStats(n_steps, loss, *th.stack(numbers).tolist())
+        return th.cat([tokens for tokens, _ in parts]), th.cat(entropies) if entropies else None
+
+    def stats(self) -> dict[int, TurnStats]:
+        """Return the statistics of all turns that were updated, in the order of the first sweep."""
+        return {
+            turn: measure(updated, self.rule.ratio_level(self.settings), self.settings)
+            for turn, updated in self._updated.items()
+        }
 
 
-def _log_ratio(log_prob: th.Tensor, batch: TurnBatch, level: str) -> th.Tensor:
-    new, lengths = at_ratio_level(log_prob, level, batch.token_mask)
-    old, _ = at_ratio_level(batch.log_probs, level, batch.token_mask)
-    return log_importance_ratio(new, old, lengths)
-
-
-def _divergence(log_prob: th.Tensor, old_log_prob: th.Tensor, batch: TurnBatch, settings: UpdateSettings) -> th.Tensor:
-    """KL(pi_old || pi) of each action, by the chain rule the sum of its tokens'; their mean for one ratio per token."""
-    divergence = kl_divergence(log_importance_ratio(log_prob, old_log_prob))
-    if settings.level == "token" or divergence.ndim == 1:
-        return mean_over_tokens(divergence, batch.token_mask)
-    return divergence.sum(dim=1)
-
-
-def _clip_fraction(log_ratio: th.Tensor, batch: TurnBatch, settings: UpdateSettings) -> th.Tensor:
-    ratio = log_ratio.exp()
-    clipped = (ratio < 1.0 - settings.clip_low) | (ratio > 1.0 + settings.clip_high)
-    return mean_over_tokens(clipped.float(), batch.token_mask).mean()
-
-
-def _gradient_update(
-    policy: TurnPolicies, block: list[WeightedTurn], settings: UpdateSettings, generator: th.Generator
-) -> tuple[int, float]:
+def parameters(policy: TrainablePolicies, block: list[WeightedTurn]) -> list[th.nn.Parameter]:
     """
-    Maximise the surrogate of a block of turns for ``n_passes`` or until ``target_kl``.
+    Return the parameters of all turns of a block, each once.
 
-    :return: number of gradient steps and their mean loss
+    :param policy: the turn policies
+    :param block: turns that are updated together
     """
-    params = _parameters(policy, block)
-    max_kl = np.inf if settings.target_kl is None else _KL_MARGIN * settings.target_kl
-    losses: list[float] = []
-    for epoch in range(settings.n_passes):
-        for part in minibatches(block, settings.batch_size, generator):
-            for param in params:
-                param.grad = None
-            n_rows = sum(len(weighted_advantages) for _, _, weighted_advantages in part)
-            objective = kl = 0.0
-            for micro in micro_batches(part, settings.micro_batch_size):
-                of_micro, kl_of_micro, outputs, slopes = _objective(policy, micro, n_rows, settings)
-                objective += of_micro.item()
-                kl += 0.0 if kl_of_micro is None else kl_of_micro.item()
-                if not losses or kl <= max_kl:
-                    th.autograd.backward(outputs, slopes)
-            if losses and kl > max_kl:
-                return len(losses), float(np.mean(losses))
-            norm = clip_gradients(params, settings.max_grad_norm)
-            losses.append(-objective)
-            if not np.isfinite(losses[-1]) or not np.isfinite(norm):
-                raise _non_finite(losses[-1], f"its gradient (norm {norm})", block, f"epoch {epoch}")
-            policy.step_optimizer(*(turn for turn, _, _ in part))
-    return len(losses), float(np.mean(losses))
+    return list(dict.fromkeys(param for rows in block for param in policy.turn_parameters(rows.turn)))
 
 
-def _trust_region_update(
-    policy: TurnPolicies, block: list[WeightedTurn], settings: UpdateSettings
-) -> tuple[int, float]:
-    """Take one natural-gradient step for a block of turns; see :func:`_gradient_update`."""
-    assert settings.target_kl is not None, "target_kl is the radius of the trust region"
-    params = _parameters(policy, block)
-    n_rows = sum(len(weighted_advantages) for _, _, weighted_advantages in block)
-    start: list[th.Tensor] = []
-
-    def evaluate() -> tuple[th.Tensor, th.Tensor]:
-        objective = kl = th.zeros((), device=params[0].device)
-        for i, (turn, batch, weighted_advantages) in enumerate(block):
-            log_prob, entropy = policy.evaluate_actions(
-                batch.observations, batch.actions, turn, batch.action_masks, with_entropy=settings.ent_coef != 0.0
-            )
-            if len(start) == i:
-                start.append(log_prob.detach())
-            share = len(weighted_advantages) / n_rows
-            of_turn, _, _ = _surrogate(log_prob, batch, weighted_advantages, settings)
-            objective = objective + share * mean_over_tokens(of_turn, batch.token_mask).mean()
-            if entropy is not None:
-                objective = objective + share * settings.ent_coef * entropy.mean()
-            kl = kl + share * _divergence(log_prob, start[i], batch, settings).mean()
-        return objective, kl
-
-    before, accepted = natural_gradient_step(params, evaluate, settings.target_kl)
-    if not np.isfinite(before):
-        raise _non_finite(-before, "its gradient", block, "the natural-gradient step")
-    return int(accepted), -before
-
-
-def _objective(
-    policy: TurnPolicies, part: list[WeightedTurn], n_rows: int, settings: UpdateSettings
-) -> tuple[th.Tensor, th.Tensor | None, list[th.Tensor], list[th.Tensor]]:
+def non_finite(loss: float, what: str, block: list[WeightedTurn], where: str) -> NonFiniteError:
     """
-    The part that some rows have in the objective of a minibatch of ``n_rows``, a mean over rows of any turns.
+    Make the error of an update that cannot go on.
 
-    :return: the objective, the KL divergence if there is a target for it, the tensors to go backward from and the
-        gradients of the loss with respect to them
+    :param loss: its loss
+    :param what: what may not be finite besides the loss
+    :param block: the turns that were updated
+    :param where: how far the update was
     """
-    objectives, kls, outputs, slopes = [], [], [], []
-    for turn, batch, weighted_advantages in part:
-        tokens, entropy = policy.evaluate_actions(
-            batch.observations, batch.actions, turn, batch.action_masks, with_entropy=settings.ent_coef != 0.0
-        )
-        share = len(weighted_advantages) / n_rows
-        objective, slope, log_prob = _surrogate(tokens, batch, weighted_advantages, settings)
-        with th.no_grad():
-            objectives.append(share * mean_over_tokens(objective, batch.token_mask).mean())
-            outputs.append(log_prob)
-            slopes.append(-share * slope * _weights(slope, batch.token_mask))
-            if settings.target_kl is not None:
-                kls.append(share * _divergence(tokens, batch.log_probs, batch, settings).mean())
-            if batch.reference_log_probs is not None:
-                # d KL / d log pi = 1 - pi_ref / pi in the k3 form, whose expectation under pi is 0 at the reference.
-                log_ratio = log_importance_ratio(batch.reference_log_probs, tokens)
-                penalty = mean_over_tokens(kl_divergence(log_ratio), batch.token_mask)
-                coef = share * settings.reference_kl_coef
-                objectives.append(-coef * penalty.mean())
-                outputs.append(tokens)
-                slopes.append(coef * (1.0 - log_ratio.exp()) * _weights(tokens, batch.token_mask))
-            if entropy is not None:
-                objectives.append(share * settings.ent_coef * entropy.mean())
-                outputs.append(entropy)
-                slopes.append(th.full_like(entropy, -share * settings.ent_coef / len(entropy)))
-    return th.stack(objectives).sum(), th.stack(kls).sum() if kls else None, outputs, slopes
-
-
-def _surrogate(
-    tokens: th.Tensor, batch: TurnBatch, weighted_advantages: th.Tensor, settings: UpdateSettings
-) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
-    """The rule's objective and slope at the ratio level, and the log-probabilities that the slope belongs to."""
-    log_prob, lengths = at_ratio_level(tokens, settings.level, batch.token_mask)
-    old_log_prob, _ = at_ratio_level(batch.log_probs, settings.level, batch.token_mask)
-    m = weighted_advantages if log_prob.ndim == 1 else weighted_advantages.unsqueeze(1)
-    differentiable = settings.rule == "trust_region"
-    with th.set_grad_enabled(differentiable and th.is_grad_enabled()):
-        objective, slope = surrogate(log_prob, old_log_prob, lengths, m, settings)
-    return objective, slope, log_prob
-
-
-def _weights(values: th.Tensor, token_mask: th.Tensor | None) -> th.Tensor | float:
-    """What each entry weighs in the mean over rows of the means over their tokens."""
-    if values.ndim == 1 or token_mask is None:
-        return 1.0 / values.numel()
-    return token_mask / (token_mask.sum(dim=1, keepdim=True) * len(values))
-
-
-def _parameters(policy: TurnPolicies, block: list[WeightedTurn]) -> list[th.nn.Parameter]:
-    """The parameters of all turns of a block, each once."""
-    return list(dict.fromkeys(param for turn, _, _ in block for param in policy.turn_parameters(turn)))
-
-
-def _non_finite(loss: float, what: str, block: list[WeightedTurn], where: str) -> NonFiniteError:
-    turns = ", ".join(str(turn) for turn, _, _ in block)
+    turns = ", ".join(str(rows.turn) for rows in block)
     return NonFiniteError(
         f"the loss ({loss}) or {what} is not finite at turn {turns}, {where}; the step was not taken and the policy is "
         "as it was before it (try a smaller learning rate)"

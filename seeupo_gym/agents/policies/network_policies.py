@@ -34,7 +34,7 @@ from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 
 # The constructor's arguments beyond those that BasePolicy saves.
 _SAVED = (
-    "n_turns",
+    "n_policies",
     "use_masking",
     "per_component",
     "net_arch",
@@ -52,8 +52,8 @@ class SeeUPOPolicy(TurnPolicy):
     """
     One policy per turn, and no value network anywhere.
 
-    Turn ``t`` (counted from 0) is played by network ``min(t, n_turns - 1)``: a turn beyond the last network
-    uses the last one. With ``n_turns=1`` all turns share one network.
+    Turn ``t`` (counted from 0) is played by network ``min(t, n_policies - 1)``: a turn beyond the last network
+    uses the last one. With ``n_policies=1`` all turns share one network.
 
     The optimizer has one parameter group per network, and a step is taken for one group at a time, so that
     updating a turn leaves the other networks and their optimizer state untouched.
@@ -61,7 +61,7 @@ class SeeUPOPolicy(TurnPolicy):
     :param observation_space: Box, Discrete, MultiDiscrete, MultiBinary, or a flat Dict of those
     :param action_space: Box, Discrete, MultiDiscrete or MultiBinary
     :param lr_schedule: learning rate as a function of the remaining progress
-    :param n_turns: number of networks
+    :param n_policies: number of networks
     :param use_masking: whether distributions take invalid-action masks (sb3-contrib's); not for Box actions
     :param per_component: whether log-probabilities are those of the components of an action, for one ratio per
         token
@@ -86,7 +86,7 @@ class SeeUPOPolicy(TurnPolicy):
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         lr_schedule: Schedule,
-        n_turns: int = 1,
+        n_policies: int = 1,
         use_masking: bool = False,
         per_component: bool = False,
         net_arch: list[int] | dict[str, list[int]] | None = None,
@@ -104,7 +104,7 @@ class SeeUPOPolicy(TurnPolicy):
         super().__init__(
             observation_space,
             action_space,
-            n_turns,
+            n_policies,
             features_extractor_class=features_extractor_class or self.default_features_extractor,
             features_extractor_kwargs=features_extractor_kwargs,
             normalize_images=normalize_images,
@@ -119,7 +119,7 @@ class SeeUPOPolicy(TurnPolicy):
         self.log_std_init = log_std_init
         make_distribution = make_masked_proba_distribution if use_masking else make_proba_distribution
         self.action_dist: Distribution = make_distribution(action_space)
-        self.turns = nn.ModuleList(self._make_network() for _ in range(n_turns))
+        self.turns = nn.ModuleList(self._make_network() for _ in range(n_policies))
         groups = [{"params": list(network.parameters())} for network in self.turns]
         self.optimizer = self.optimizer_class(groups, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
@@ -165,7 +165,7 @@ class SeeUPOPolicy(TurnPolicy):
         return parametrize(self.action_dist, self._action_params(obs, network), network.log_std, action_masks)
 
     def _network(self, turn: int) -> ActionNetwork:
-        network = self.turns[self.network_index(turn)]
+        network = self.turns[self.policy_index(turn)]
         assert isinstance(network, ActionNetwork)
         return network
 
@@ -213,18 +213,18 @@ class SeeUPOPolicy(TurnPolicy):
     def _act(
         self,
         obs: PyTorchObs,
-        turn: int,
-        rows: NDArray[np.int64],
+        turns: NDArray[np.int64],
+        envs: NDArray[np.int64],
         generator: th.Generator | None,
         action_masks: th.Tensor | None,
     ) -> tuple[th.Tensor, th.Tensor]:
-        network = self._network(turn)
+        network = self._network(int(turns[0]))
         params = self._action_params(obs, network)
         finite = th.isfinite(params)
         if not finite.all():
-            row = int(rows[int((~finite).flatten(1).any(1).nonzero()[0])])
+            row = int((~finite).flatten(1).any(1).nonzero()[0])
             raise NonFiniteError(
-                f"the policy of turn {turn} gives non-finite action parameters for environment {row}; its "
+                f"the policy of turn {turns[row]} gives non-finite action parameters for environment {envs[row]}; its "
                 "weights diverged (try a smaller learning rate or max_grad_norm) or its input is extreme"
             )
         distribution = parametrize(self.action_dist, params, network.log_std, action_masks)

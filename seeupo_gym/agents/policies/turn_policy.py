@@ -1,63 +1,81 @@
-"""What SeeUPO asks of a policy: one policy per turn, behind the interface of SB3's policies."""
+"""The policies of an agent, one for each turn, behind the interface of SB3's policies."""
 
 from __future__ import annotations
 
 import warnings
 import zipfile
 from abc import abstractmethod
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs
 from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
 from seeupo_gym.agents.method.batches import select_rows
+from seeupo_gym.agents.method.policy import TrainablePolicies
 from seeupo_gym.agents.policies.turns import observed_turns
-from seeupo_gym.agents.rollout import GroupRolloutBuffer
+from seeupo_gym.envs.arguments import check_count
 from seeupo_gym.envs.task import bare_task_env
 from seeupo_gym.envs.vector import make_vec
 
 
-class TurnPolicy(BasePolicy):
+class WeightsFile(Protocol):
+    """Weights in the archive of a saved model, in a format of their own."""
+
+    def write(self, archive: zipfile.ZipFile) -> None:
+        """
+        Add the weights to an archive.
+
+        :param archive: open for writing
+        """
+
+    def read(self, archive: zipfile.ZipFile) -> None:
+        """
+        Take the weights from an archive.
+
+        :param archive: open for reading
+        :raises ValueError: if they are those of another model
+        """
+
+
+class TurnPolicy(BasePolicy, TrainablePolicies):
     """
     The part of turn policies that does not depend on what computes them.
 
-    Turn ``t`` (counted from 0) is played by policy ``min(t, n_turns - 1)``: a turn beyond the last policy uses the
-    last one. With ``n_turns=1`` all turns share one policy. Subclasses make ``self.optimizer``, with one parameter
+    Turn ``t`` (counted from 0) is played by policy ``min(t, n_policies - 1)``: a turn beyond the last policy uses the
+    last one. With ``n_policies=1`` all turns share one policy. Subclasses make ``self.optimizer``, with one parameter
     group per policy.
 
     :param observation_space: observation space
     :param action_space: action space
-    :param n_turns: number of policies
+    :param n_policies: number of policies
     :param arguments: arguments of SB3's ``BasePolicy``
-    :raises ValueError: if ``n_turns`` is less than 1
+    :raises ValueError: if ``n_policies`` is less than 1
     """
 
     default_settings: ClassVar[dict[str, str]] = {"turn_policies": "separate", "ratio_level": "joint"}
-    """What :class:`~seeupo_gym.agents.SeeUPO` takes for settings that are None."""
+    """Values of the settings that :class:`~seeupo_gym.agents.SeeUPO` is given as None."""
 
     first_derivatives_only: ClassVar[bool] = False
-    """Whether the rule "trust_region", which takes second derivatives of log-probabilities, is refused."""
+    """True refuses the rule "trust_region", which takes second derivatives of log-probabilities."""
 
-    saves_weights_itself: ClassVar[bool] = False
-    """Whether :meth:`write_weights` and :meth:`read_weights` stand in for SB3's saving of ``state_dict``."""
+    weights: WeightsFile | None = None
+    """Writes and reads the weights, where they are not saved as SB3 saves those of its policies."""
 
     optimizer: th.optim.Optimizer
 
     def __init__(
-        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], n_turns: int, **arguments: Any
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], n_policies: int, **arguments: Any
     ) -> None:
         super().__init__(observation_space, action_space, **arguments)
-        if n_turns < 1:
-            raise ValueError(f"n_turns must be at least 1, got {n_turns}")
-        self.n_turns = n_turns
+        self.n_policies = check_count("n_policies", n_policies)
         # For predict(deterministic=False) only; that of an algorithm's policy is one of its random streams.
         self.generator = th.Generator()
         self.generator.seed()
@@ -92,59 +110,37 @@ class TurnPolicy(BasePolicy):
         made: gym.Env[Any, Any] = gym.make(env)
         return made if bare_task_env(made) is None else cls.make_vec(env, n_episodes, policy_kwargs)
 
-    def network_index(self, turn: int) -> int:
+    def policy_index(self, turn: int) -> int:
         """
-        Which network plays a turn.
+        Return the number of the policy that plays a turn.
 
         :param turn: counted from 0
-        :return: the network's number, the last one for turns beyond it
+        :return: the policy's number, the last one for turns beyond it
         """
-        return min(turn, self.n_turns - 1)
+        return min(turn, self.n_policies - 1)
 
     def turn_parameters(self, turn: int) -> list[nn.Parameter]:
-        """
-        The parameters of the network that plays a turn.
-
-        :param turn: counted from 0
-        :return: those that the optimizer has
-        """
-        params: list[nn.Parameter] = self.optimizer.param_groups[self.network_index(turn)]["params"]
+        params: list[nn.Parameter] = self.optimizer.param_groups[self.policy_index(turn)]["params"]
         return params
 
     def step_optimizer(self, *turns: int) -> None:
-        """
-        Take one optimizer step for the networks that play some turns, and for no other.
-
-        :param turns: counted from 0
-        """
         groups = self.optimizer.param_groups
-        self.optimizer.param_groups = [groups[index] for index in sorted({self.network_index(t) for t in turns})]
+        self.optimizer.param_groups = [groups[index] for index in sorted({self.policy_index(t) for t in turns})]
         try:
             self.optimizer.step()
         finally:
             self.optimizer.param_groups = groups
 
     @abstractmethod
-    def evaluate_actions(
-        self,
-        obs: PyTorchObs,
-        actions: th.Tensor,
-        turn: int,
-        action_masks: th.Tensor | None = None,
-        with_entropy: bool = False,
-    ) -> tuple[th.Tensor, th.Tensor | None]:
-        """See :meth:`~seeupo_gym.agents.method.sequential.TurnPolicies.evaluate_actions`."""
-
-    @abstractmethod
     def _act(
         self,
         obs: PyTorchObs,
-        turn: int,
-        rows: NDArray[np.int64],
+        turns: NDArray[np.int64],
+        envs: NDArray[np.int64],
         generator: th.Generator | None,
         action_masks: th.Tensor | None,
     ) -> tuple[th.Tensor, th.Tensor]:
-        """Choose actions for rows of one policy; ``rows`` are the environments they come from, for messages."""
+        """Choose actions for rows of one policy, which may be at several turns; ``envs`` are for messages."""
 
     def explore(
         self, n_rows: int, generator: th.Generator, action_masks: th.Tensor | None = None
@@ -171,46 +167,9 @@ class TurnPolicy(BasePolicy):
         """
         return None
 
-    def reference_log_probs(self, obs: PyTorchObs, actions: th.Tensor, turn: int) -> th.Tensor:
-        """
-        Log-probabilities of the tokens of actions under a policy that is not trained.
-
-        :param obs: batch of observations
-        :param actions: shape (batch, *action shape)
-        :param turn: the turn they are at, counted from 0
-        :return: shape (batch, tokens), without gradients
-        :raises NotImplementedError: if the policy has no reference
-        """
-        raise NotImplementedError(f"reference_kl_coef is set, but {type(self).__name__} has no reference policy")
-
-    def progress_note(self) -> str:
-        """What the progress bar says beside the number of steps."""
-        return ""
-
-    def write_weights(self, archive: zipfile.ZipFile) -> None:
-        """
-        Add the weights to the archive of a saved model.
-
-        :param archive: open for writing
-        """
-        raise NotImplementedError
-
-    def read_weights(self, archive: zipfile.ZipFile) -> None:
-        """
-        Take the weights from the archive of a saved model.
-
-        :param archive: open for reading
-        :raises ValueError: if they are those of another model
-        """
-        raise NotImplementedError
-
-    def record(self, logger: Logger, buffer: GroupRolloutBuffer) -> None:
-        """
-        Record what there is to say of a rollout beyond what all policies have in common; called after each update.
-
-        :param logger: SB3's logger
-        :param buffer: the rollout
-        """
+    def callbacks(self) -> list[BaseCallback]:
+        """Return callbacks that training is to have beside those of the user."""
+        return []
 
     def forward(
         self,
@@ -233,16 +192,16 @@ class TurnPolicy(BasePolicy):
         :raises NonFiniteError: if a network gives NaN or infinity, with the turn and the environment
         """
         envs = np.arange(len(turns)) if envs is None else envs
-        indices = np.minimum(turns, self.n_turns - 1)
+        indices = np.minimum(turns, self.n_policies - 1)
         present = np.unique(indices)
         if present.size == 1:
-            return self._act(obs, int(present[0]), envs, generator, action_masks)
+            return self._act(obs, turns, envs, generator, action_masks)
         parts, order = [], []
         for index in present:
             rows = np.flatnonzero(indices == index)
             row_tensor = th.as_tensor(rows, device=self.device)
             masks = None if action_masks is None else action_masks[row_tensor]
-            parts.append(self._act(select_rows(obs, row_tensor), int(index), envs[rows], generator, masks))
+            parts.append(self._act(select_rows(obs, row_tensor), turns[rows], envs[rows], generator, masks))
             order.append(rows)
         inverse = th.as_tensor(np.argsort(np.concatenate(order)), device=self.device)
         actions, log_probs = (th.cat(column)[inverse] for column in zip(*parts, strict=True))
@@ -309,7 +268,7 @@ class TurnPolicy(BasePolicy):
             turns = np.asarray(state[0], dtype=np.int64).reshape(n_rows)
             return turns if episode_start is None else np.where(episode_start, 0, turns)
         starting = episode_start is not None and bool(np.all(episode_start))
-        if not starting and self.n_turns > 1 and not self._warned_of_turn:
+        if not starting and self.n_policies > 1 and not self._warned_of_turn:
             self._warned_of_turn = True
             warnings.warn(
                 "predict() does not know the turn and takes the policy of turn 0. Pass the state it returned "

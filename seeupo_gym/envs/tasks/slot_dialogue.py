@@ -3,361 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar
 
-import numpy as np
-from gymnasium import spaces
-from numpy.typing import NDArray
-
-from seeupo_gym.envs.counter_rng import uniform
-from seeupo_gym.envs.messages import find_action
-from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, MaskedTaskEnv, StepResult, Task, choose_level, one_hot
-from seeupo_gym.envs.tasks.slot_dialogue_world import (
-    LEVELS,
-    MOODS,
-    NOTHING,
-    QUESTIONS,
-    SPEECH,
-    Act,
-    Reply,
-    act_text,
-    opening,
-    refusal,
-    statement,
-)
-
-TURN_COST = 0.01
-PARTIAL_CREDIT = 0.5
-OFFER_ANNOYS = 2
-# The expert leaves values of the venue to be checked by the offer if no more than this share is heard wrong.
-TRUSTED = 0.2
-
-N_OBSERVED_REPLIES = len(Reply) - 2  # all that do not end the episode
-# To each kind of act, if nothing goes wrong; last, for the index NOTHING, to an act that is refused.
-_REPLIES = np.array(
-    [Reply.INFORM, Reply.AFFIRM, Reply.ACCEPT, Reply.ACCEPT, Reply.BOOKED, Reply.FORGIVE, Reply.REFUSED]
-)
-
-# Streams of the draws: what an episode starts from, and what happens on the way.
-_START, _TURN = range(2)
-# The draws of a turn.
-_LOST, _GARBLED, _ADDS, _ADDED_GARBLED, _CHANGES = range(5)
-_TURN_DRAWS = np.arange(5)
-
-
-class SlotDialogue(Task):
-    """The batched dynamics; :class:`SlotDialogueEnv` documents the task."""
-
-    has_action_masks: ClassVar[bool] = True
-    levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
-
-    def __init__(self, n_lanes: int = 1, level: str = "easy") -> None:
-        self.level = choose_level(level, LEVELS)
-        self.max_turns = self.level.max_turns
-        n_slots, n_values, n_items = len(self.level.slots), self.level.n_values, self.level.n_items
-        counts = dict(zip(Act, (n_slots, n_slots, 1, n_items, 1, 1), strict=True))
-        # Of each action the kind, and the slot or item that it is about (0 if none).
-        self._kinds = np.concatenate([np.full(n, kind) for kind, n in counts.items()])
-        self._targets = np.concatenate([np.arange(n) for n in counts.values()])
-        self.first = {kind: int((self._kinds < kind).sum()) for kind in counts}
-        self.action_space = spaces.Discrete(len(self._kinds))
-        size = n_slots * (2 * n_values + 3) + n_items + N_OBSERVED_REPLIES + len(MOODS) + 4
-        self.observation_space = spaces.Box(0.0, 1.0, (size,), np.float32)
-        super().__init__(n_lanes)
-        self._lane_numbers = np.arange(n_lanes)
-        # Goal and agenda, questions, patience and the opening each take their draws.
-        self._start_draws = np.arange(2 * n_slots + n_items + 2)
-        # The user: what is wanted, which slots have been stated, the agenda (smallest first), what is asked.
-        self.goal = np.zeros((n_lanes, n_slots), dtype=np.int64)
-        self.told = np.zeros((n_lanes, n_slots), dtype=bool)
-        self.agenda = np.zeros((n_lanes, n_slots))
-        self.questions = np.full((n_lanes, self.level.n_questions + 1), NOTHING)
-        self.n_answered = np.zeros(n_lanes, dtype=np.int64)
-        self.patience = np.zeros(n_lanes, dtype=np.int64)
-        self.annoyed = np.zeros(n_lanes, dtype=bool)
-        self.changed = np.full(n_lanes, NOTHING)
-        # What the agent has heard of each slot.
-        self.heard = np.full((n_lanes, n_slots), NOTHING)
-        self.repeated = np.zeros((n_lanes, n_slots), dtype=bool)
-        self.confirmed = np.zeros((n_lanes, n_slots), dtype=bool)
-        self.denied = np.zeros((n_lanes, n_slots, n_values), dtype=bool)
-        self.mentioned = np.zeros((n_lanes, n_slots), dtype=np.int64)
-        # What else the agent knows of the user, and the last reply.
-        self.accepted = np.zeros(n_lanes, dtype=bool)
-        self.question = np.full(n_lanes, NOTHING)
-        self.mood = np.zeros(n_lanes, dtype=np.int64)
-        self.sounds_annoyed = np.zeros(n_lanes, dtype=bool)
-        self.change_heard = np.zeros(n_lanes, dtype=bool)
-        self.reply = np.full(n_lanes, Reply.INFORM)
-        self.stated = np.full((n_lanes, 2), NOTHING)
-        self.adds_change = np.zeros(n_lanes, dtype=bool)
-
-    def _start(self, lanes: Lanes) -> None:
-        level, ids = self.level, self._lane_numbers[lanes]
-        n_slots = len(level.slots)
-        draws = uniform(self.task_seeds[lanes][:, None], _START, self._start_draws)
-        goal, agenda, order, last = np.split(draws, [n_slots, 2 * n_slots, 2 * n_slots + level.n_items], axis=1)
-        low, high = level.patience
-        self.goal[lanes] = (goal * level.n_values).astype(np.int64)
-        self.agenda[lanes] = agenda
-        self.questions[lanes, :-1] = order.argsort(axis=1, kind="stable")[:, : level.n_questions]
-        self.patience[lanes] = low + (last[:, 0] * (high - low + 1)).astype(np.int64)
-        for state in (self.told, self.repeated, self.confirmed, self.denied, self.accepted, self.annoyed):
-            state[lanes] = False
-        for state in (self.sounds_annoyed, self.change_heard, self.adds_change):
-            state[lanes] = False
-        for state in (self.changed, self.heard, self.question, self.stated):
-            state[lanes] = NOTHING
-        for state in (self.mentioned, self.n_answered, self.mood):
-            state[lanes] = 0
-        # The user opens with the first act of the agenda.
-        slots, no = agenda.argmin(axis=1), np.zeros(len(ids), dtype=bool)
-        self.told[ids, slots] = True
-        self._hear(ids, slots, last[:, 1], no, no)
-        self.reply[lanes] = Reply.INFORM
-        self.stated[ids, 0] = slots
-
-    def _garble(self, values: NDArray[np.int64], n: int, draws: NDArray[np.float64]) -> NDArray[np.int64]:
-        """What is heard of values below ``n``: any other one with probability ``wrong``."""
-        # A draw below ``wrong`` is itself uniform there, so it tells by how much the value is shifted, too.
-        shift = (draws * ((n - 1) / self.level.wrong)).astype(np.int64) + 1
-        return np.where(shift < n, (values + shift) % n, values)
-
-    def _hear(
-        self,
-        ids: NDArray[np.int64],
-        slots: NDArray[np.int64],
-        draws: NDArray[np.float64],
-        negated: NDArray[np.bool_],
-        changes: NDArray[np.bool_],
-    ) -> None:
-        """
-        Take in one stated value for each of some lanes.
-
-        :param ids: the lanes, as numbers
-        :param slots: which slot it is
-        :param draws: decide whether the value is garbled
-        :param negated: whether the user denied the value heard before
-        :param changes: whether the user says it is a new wish
-        """
-        before = self.heard[ids, slots]
-        values = self._garble(self.goal[ids, slots], self.level.n_values, draws)
-        self.denied[ids[changes], slots[changes]] = False
-        self.denied[ids[negated], slots[negated], before[negated]] = True
-        same = (values == before) & ~changes
-        self.heard[ids, slots] = values
-        self.repeated[ids, slots] = same
-        self.confirmed[ids, slots] &= same
-        self.mentioned[ids, slots] = self.turns[ids]
-        self.change_heard[ids] |= changes
-        # An offer stands as long as what it was made for does.
-        void = ids[(slots < self.level.n_venue) & (~same | negated)]
-        self.accepted[void] = False
-        self.question[void] = NOTHING
-
-    def _change_minds(self, ids: NDArray[np.int64], draws: NDArray[np.float64]) -> None:
-        """Let some users want another value of a slot that they have stated; only once in an episode."""
-        n_slots, others = len(self.level.slots), self.level.n_values - 1
-        # As in _garble: a draw below ``change`` tells the slot and the new value, too.
-        outcomes = (draws * (n_slots * others / self.level.change)).astype(np.int64)
-        changing = (outcomes < n_slots * others) & (self.changed[ids] == NOTHING)
-        ids, (slots, shift) = ids[changing], np.divmod(outcomes[changing], others)
-        stated = self.told[ids, slots]
-        ids, slots, shift = ids[stated], slots[stated], shift[stated]
-        self.goal[ids, slots] = (self.goal[ids, slots] + 1 + shift) % self.level.n_values
-        self.changed[ids] = slots
-        self.told[ids, slots] = False
-
-    def _advance(self, actions: NDArray[np.int64], lanes: Lanes) -> StepResult:
-        level, ids = self.level, self._lane_numbers[lanes]
-        rows, turns = np.arange(len(ids)), self.turns[lanes]
-        allowed = self.action_masks(lanes)[rows, actions] & (actions != NO_ACTION)
-        kinds, targets = np.where(allowed, self._kinds[actions], NOTHING), self._targets[actions]
-        requests, confirms, offers, answers, books, apologises = (kinds == kind for kind in Act)
-        answering = allowed & ~books  # the user's turn to speak
-        draws = uniform(self.noise_seeds[lanes][:, None], _TURN, turns[:, None], _TURN_DRAWS)
-        if level.change:
-            self._change_minds(ids[answering], draws[answering, _CHANGES])
-
-        # The user looks at what the agent did. An answer to the question asked leads back to the offer.
-        right = self.heard[lanes] == self.goal[lanes]
-        answered = answers & (targets == self.questions[ids, self.n_answered[lanes]])
-        self.n_answered[lanes] += answered
-        considers = offers | answered
-        mismatches = considers & ~right[:, : level.n_venue].all(axis=1)
-        slots = np.where(mismatches, right[:, : level.n_venue].argmin(axis=1), targets)
-        negates = mismatches | (confirms & ~right[rows, slots])
-        states = requests | negates
-        again = states & self.told[ids, slots]
-        changes = states & ~again & (self.changed[lanes] == slots)
-        asked = self.questions[ids, self.n_answered[lanes]]
-        asks = (answers & ~answered) | (considers & ~mismatches & (asked != NOTHING))
-        accepts = considers & ~mismatches & ~asks
-        self.told[ids[states], slots[states]] = True
-
-        # Having to say something again costs patience; for what changed meanwhile the user blames nobody.
-        annoyance = again * np.where(mismatches, OFFER_ANNOYS, 1) + (answers & ~answered)
-        self.patience[lanes] += (apologises & self.annoyed[lanes]) - annoyance
-        self.annoyed[lanes] = (self.annoyed[lanes] | (annoyance > 0)) & ~apologises
-        hangs_up = self.patience[lanes] <= 0
-        understood = answering & ~hangs_up & (draws[:, _LOST] >= level.lost)
-
-        # After an answer, a confirmation or an apology the user may go on with the next act of the agenda.
-        waiting = np.where(self.told[lanes], 1.0, self.agenda[lanes])
-        added = waiting.argmin(axis=1)
-        adds = (requests | confirms | apologises) & ~hangs_up & (draws[:, _ADDS] < level.initiative)
-        adds &= ~self.told[ids, added]
-        added_changes = adds & (self.changed[lanes] == added)
-        self.told[ids[adds], added[adds]] = True
-
-        # The agent hears it, and how it is said. A question counts as answered for the agent until it is asked again.
-        hearing = ids[understood]
-        self.sounds_annoyed[hearing] = self.annoyed[hearing]
-        self.mood[hearing] = len(MOODS) - np.minimum(self.patience[hearing], len(MOODS))
-        self.question[ids[answers]] = NOTHING
-        hears, hears_added = states & understood, adds & understood
-        self._hear(ids[hears], slots[hears], draws[hears, _GARBLED], negates[hears], changes[hears])
-        new, no = added_changes[hears_added], np.zeros(hears_added.sum(), dtype=bool)
-        self._hear(ids[hears_added], added[hears_added], draws[hears_added, _ADDED_GARBLED], no, new)
-        agreed = np.zeros(right.shape, dtype=bool)
-        agreed[rows, slots] = confirms & ~negates & understood
-        agreed[:, : level.n_venue] |= (considers & ~mismatches & understood)[:, None]
-        self._settle(ids, agreed)
-        self.accepted[ids[accepts & understood]] = True
-        heard_asks = asks & understood
-        self.question[ids[heard_asks]] = self._garble(asked[heard_asks], level.n_items, draws[heard_asks, _GARBLED])
-
-        replies = _REPLIES[kinds]
-        for condition, reply in (
-            (negates, Reply.NEGATE),
-            (changes, Reply.CHANGE),
-            (asks, Reply.ASK),
-            (answering & ~understood, Reply.LOST),
-            (hangs_up, Reply.BYE),
-        ):
-            replies[condition] = reply
-        self.reply[lanes] = replies
-        self.refused[lanes] = ~allowed
-        self.stated[lanes, 0] = np.where(hears, slots, NOTHING)
-        self.stated[lanes, 1] = np.where(hears_added, added, NOTHING)
-        self.adds_change[lanes] = hears_added & added_changes
-
-        dones = books | hangs_up | (turns == self.max_turns)
-        n_met = right.sum(axis=1)
-        successes = books & (n_met == len(level.slots))
-        scores = np.where(successes, 1.0, books * PARTIAL_CREDIT * n_met / len(level.slots))
-        # A dialogue without a booking costs all its turns: to make the user hang up soon must not pay.
-        rewards = np.where(dones, scores - TURN_COST * np.where(books, turns, self.max_turns), 0.0)
-        return StepResult(rewards.astype(np.float32), dones, successes)
-
-    def _settle(self, ids: NDArray[np.int64], agreed: NDArray[np.bool_]) -> None:
-        """Note for some lanes the slots whose heard values the user has just agreed to."""
-        rows, slots = np.nonzero(agreed)
-        ids = ids[rows]
-        self.confirmed[ids, slots] = True
-        self.mentioned[ids, slots] = self.turns[ids]
-        self.denied[ids, slots, self.heard[ids, slots]] = False
-
-    def observe(self, lanes: Lanes = ALL_LANES) -> NDArray[np.float32]:
-        heard, turns = self.heard[lanes], self.turns[lanes]
-        n = len(heard)
-        age = np.where(heard != NOTHING, turns[:, None] - self.mentioned[lanes], 0)
-        parts = [
-            (heard[:, :, None] == np.arange(self.level.n_values)).reshape(n, -1),
-            self.denied[lanes].reshape(n, -1),
-            self.repeated[lanes],
-            self.confirmed[lanes],
-            age / self.max_turns,
-            one_hot(self.question[lanes], self.level.n_items),
-            one_hot(self.reply[lanes], N_OBSERVED_REPLIES),
-            one_hot(self.mood[lanes], len(MOODS)),
-            self.sounds_annoyed[lanes][:, None],
-            self.change_heard[lanes][:, None],
-            self.accepted[lanes][:, None],
-            turns[:, None] / self.max_turns,
-        ]
-        return np.concatenate(parts, axis=1, dtype=np.float32)
-
-    def action_masks(self, lanes: Lanes = ALL_LANES) -> NDArray[np.bool_]:
-        known, first = self.heard[lanes] != NOTHING, self.first
-        masks = np.ones((len(known), len(self._kinds)), dtype=bool)
-        masks[:, first[Act.CONFIRM] : first[Act.OFFER]] = known
-        masks[:, first[Act.OFFER]] = known[:, : self.level.n_venue].all(axis=1)
-        masks[:, first[Act.ANSWER] : first[Act.BOOK]] = (self.question[lanes] != NOTHING)[:, None]
-        masks[:, first[Act.BOOK]] = self.accepted[lanes] & known.all(axis=1)
-        masks[:, first[Act.APOLOGISE]] = self.sounds_annoyed[lanes]
-        return masks
-
-    def expert_actions(self, lanes: Lanes = ALL_LANES) -> NDArray[np.int64]:
-        heard, question, accepted = self.heard[lanes], self.question[lanes], self.accepted[lanes]
-        venue, first = self.level.n_venue, self.first
-        denied = np.take_along_axis(self.denied[lanes], np.maximum(heard, 0)[:, :, None], axis=2)[:, :, 0]
-        missing = (heard == NOTHING) | denied
-        unsure = ~(missing | self.confirmed[lanes] | self.repeated[lanes])
-        doubtful = unsure[:, :venue] & (self.level.wrong > TRUSTED)
-        n_open = (missing | unsure).sum(axis=1)
-        unfinished = ~accepted | (n_open > 0)
-        # Patience is worth a turn if little of it is left, or much still to ask.
-        soothes = self.sounds_annoyed[lanes] & unfinished & ((self.mood[lanes] > 0) | (n_open > 1))
-        rules = [
-            (question != NOTHING, first[Act.ANSWER] + question),
-            (soothes, first[Act.APOLOGISE]),
-            (doubtful.any(axis=1), first[Act.CONFIRM] + doubtful.argmax(axis=1)),
-            (missing.any(axis=1), first[Act.REQUEST] + missing.argmax(axis=1)),
-            (~accepted, first[Act.OFFER]),
-            (unfinished, first[Act.CONFIRM] + venue + unsure[:, venue:].argmax(axis=1)),
-        ]
-        return np.select([rule[0] for rule in rules], [rule[1] for rule in rules], first[Act.BOOK])
-
-    def opening_text(self, lane: int) -> str:
-        slot = int(self.stated[lane, 0])
-        return opening(self.level, statement(self.level, slot, int(self.heard[lane, slot])))
-
-    def action_text(self, lane: int, action: NDArray[np.int64]) -> str:
-        heard = [int(value) for value in self.heard[lane]]
-        return act_text(self.level, int(self._kinds[action]), int(self._targets[action]), heard)
-
-    def parse_action(self, lane: int, message: str) -> NDArray[np.int64]:
-        # Also without the values, which are those heard anyway.
-        short = {f"confirm {name}": self.first[Act.CONFIRM] + i for i, name in enumerate(self.level.slots)}
-        short |= {"offer": self.first[Act.OFFER], "book": self.first[Act.BOOK]}
-        return find_action(self, lane, message, short)
-
-    def reply_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
-        reply = Reply(self.reply[lane])
-        if reply == Reply.REFUSED:
-            kind = NOTHING if action == NO_ACTION else int(self._kinds[action])
-            text = f"System: {refusal(self.level, kind, int(self._targets[action]))}"
-        elif reply == Reply.BOOKED:
-            text = f"User: {'Thank you, see you then.' if result.successes[0] else 'That is not the table I wanted.'}"
-        else:
-            text = self._speech_text(lane, reply)
-        if not result.dones[0]:
-            return text
-        if reply not in (Reply.BYE, Reply.BOOKED):
-            text += "\nUser: I have no more time. Goodbye."
-        return f"{text}\nReward: {result.rewards[0]:.3g}"
-
-    def _speech_text(self, lane: int, reply: Reply) -> str:
-        """What is heard of a reply, and how it sounds."""
-        if reply in (Reply.BYE, Reply.LOST):
-            return f"User: {SPEECH[reply]}"
-        stated = [statement(self.level, int(s), int(self.heard[lane, s])) for s in self.stated[lane] if s != NOTHING]
-        if self.adds_change[lane]:
-            stated.insert(-1, SPEECH[Reply.CHANGE])
-        sentences = [QUESTIONS[self.question[lane]] if reply == Reply.ASK else SPEECH[reply], *stated]
-        tones = ["annoyed" if self.sounds_annoyed[lane] else "", MOODS[self.mood[lane]]]
-        tone = ", ".join(filter(None, tones))
-        return f"User{f' ({tone})' if tone else ''}: {' '.join(filter(None, sentences))}"
+from seeupo_gym.envs.task import MaskedTaskEnv
+from seeupo_gym.envs.tasks.slot_dialogue_dynamics import SlotDialogue
 
 
 class SlotDialogueEnv(MaskedTaskEnv):
     """
     ## Description
     The agent books a table for a simulated user, after Schatzmann et al., "Agenda-based user simulation for
-    bootstrapping a POMDP dialogue system" (NAACL 2007). The user has a goal, one value for each slot, and an agenda:
-    the slots not stated yet, in an order of their own, and questions to ask before an offer is accepted. The line is
-    bad: the agent hears some values wrong, and some replies not at all.
+    bootstrapping a POMDP dialogue system" (NAACL 2007). The user has a goal, which is one value for each slot, and an
+    agenda: the slots not stated yet, in an order of the user's own, and questions to ask before accepting an offer. The
+    line is bad: the agent hears some values wrong, and some replies not at all.
 
     | level | venue | booking | values of a slot | questions | turns | wrong | lost | adds | changes |
     | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -367,60 +24,68 @@ class SlotDialogueEnv(MaskedTaskEnv):
 
     The user opens with the first slot of the agenda, and then replies to what the agent does:
 
-    - *request* of a slot: states its value.
-    - *confirm* of the value last heard of a slot: "yes", or "no" and states the value.
-    - *offer* of a venue that has the values last heard: if one of them is not what the user wants, "no" and states the
-      value of the first such slot; else asks the next question, and accepts after the last one. A new value heard
-      of one of these slots, or a "no" about it, makes the offer void.
-    - *answer* to a question: like an offer if it is the question asked, which is then settled; else the user asks
-      it again.
-    - *apologise*: accepts it.
-    - *book*: takes the table, with the values last heard of all slots.
+    - *request* of a slot: the user states its value.
+    - *confirm* of the value last heard of a slot: the user says "yes", or says "no" and states the value.
+    - *offer* of a venue that has the values last heard: if one of them is not what the user wants, the user says "no"
+      and states the value of the first such slot. Otherwise the user asks the next question, or accepts if there is
+      none left. The offer becomes void when a new value is heard of one of its slots, or a "no" about it.
+    - *answer* to a question: if it is the question asked, the question is settled, and the user goes on as after an
+      offer. Otherwise the user asks it again.
+    - *apologise*: the user accepts the apology.
+    - *book*: the user takes the table, with the values last heard of all slots.
 
     After a request, a confirmation or an apology the user adds the next slot of the agenda with probability "adds".
-    Each value and each question is heard as another one with probability "wrong", each reply not at all with
-    probability "lost" (not the opening, and not the end); the user does not notice. A "yes" or "no" that is
-    understood is right.
+    Each value and each question is heard as another one with probability "wrong". Each reply, but for the opening and
+    the last one, is not heard at all with probability "lost". The user does not notice either. A "yes" or "no" that is
+    heard is right.
 
-    The user has a patience from 4 to 6 at the start. Having to state a value again costs 1 of it (2 after an
-    offer), and so does an answer to a question not asked; an apology gives 1 back if any was lost since the last
-    one. At 0 the user hangs up. The agent hears, in the replies that are not lost, whether the user is annoyed (has
-    lost patience since the last apology), and impatient (2 left) or about to hang up (1 left).
+    The user starts with a patience from 4 to 6. It falls by 1 when the user has to state a value again (by 2 after an
+    offer), and by 1 after an answer to a question that was not asked. An apology gives 1 back if any was lost since the
+    last apology. At 0 the user hangs up. From the replies that are not lost the agent hears whether the user is annoyed
+    (has lost patience since the last apology), and whether the user is impatient (2 left) or about to hang up (1 left).
 
-    Once in an episode the user may change their mind: with probability "changes" in each turn with an accepted
-    action other than "book", one slot and another value of it are drawn, and if that slot has been stated, it is what
-    the user wants from then on and goes back on the agenda. The user says so when the slot is stated next, and
-    stating it then costs no patience.
+    Once in an episode the user may change their mind. In each turn with an accepted action other than "book", one slot
+    and another value of it are drawn with probability "changes". If the slot has been stated before, the user wants
+    the new value from then on, and the slot goes back on the agenda. The user says so when the slot is stated next,
+    which costs no patience.
 
     ## Action Space
     ``Discrete(2 * slots + items + 3)``, in this order: request of each slot, confirm of each slot, offer, answer for
     each item (phone, address, parking, as far as the level has them), book, apologise; 9 (easy), 13 (medium), 16
     (hard) actions.
 
-    ``action_masks()`` tells which are accepted now: requests always, confirm of a slot after a value of it was heard,
-    offer after values of all slots of the venue were heard, answers after a question until it is answered, book
-    after an offer was accepted and values of all slots were heard, apologise while the user sounds annoyed. An
-    action that is not accepted costs the turn and changes nothing else.
+    ``action_masks()`` tells which are accepted now: requests always; confirm of a slot after a value of it was heard;
+    offer after values of all slots of the venue were heard; answers after a question, until it is answered; book after
+    an offer was accepted and values of all slots were heard; apologise while the user sounds annoyed. An action that is
+    not accepted costs the turn and changes nothing else.
 
     ## Observation Space
-    ``Box(0, 1, (d,))``, what the agent has heard so far. In this order: for each slot the value last heard (one-hot,
-    zeros if none); for each slot and value whether the user denied it (since the last change of mind said about the
-    slot, and not agreed to since); for each slot whether its value was heard twice in a row, whether the user agreed
-    to it (in a confirmation, or to an offer), and the turns since one of these or since it was heard, as a fraction of
-    all turns; the question to answer (one-hot over the items, zeros if none); the last reply (one-hot: value stated,
-    yes, no, changed mind, question, offer accepted, apology accepted, not understood, action not accepted; zeros at
-    the end); how the user sounds (one-hot: patient, impatient, about to hang up; then 1 if annoyed); whether a change
-    of mind was heard; whether the offer is accepted; the turn as a fraction. Not visible are the goal, the agenda and
-    the patience. ``d`` is 43 (easy), 62 (medium), 84 (hard).
+    ``Box(0, 1, (d,))``: what the agent has heard so far. In this order:
+
+    - for each slot, the value last heard (one-hot, zeros if none)
+    - for each slot and value, whether the user denied it (since the last change of mind about the slot, and not agreed
+      to since then)
+    - for each slot, whether its value was heard twice in a row
+    - for each slot, whether the user agreed to its value (in a confirmation, or to an offer)
+    - for each slot, the turns since its value was last heard or agreed to, as a fraction of all turns
+    - the question to answer (one-hot over the items, zeros if none)
+    - the last reply (one-hot: value stated, yes, no, changed mind, question, offer accepted, apology accepted, not
+      heard, action not accepted; zeros at the end)
+    - the tone of the user (one-hot: patient, impatient, about to hang up; then 1 if annoyed)
+    - whether a change of mind was heard
+    - whether the offer is accepted
+    - the turn as a fraction of all turns
+
+    The goal, the agenda and the patience are hidden. ``d`` is 43 (easy), 62 (medium), 84 (hard).
 
     ## Rewards
-    At the end, minus 0.01 a turn: 1 if the values booked are those the user wants now, else 0.5 times the fraction of
-    slots that are right. Without a booking the reward is -0.01 times the turns of the level, whenever the dialogue
-    ended. ``info["is_success"]`` tells whether all values booked are right.
+    At the end: 1 if all values booked are those that the user wants now, else 0.5 times the fraction of slots that are
+    right; minus 0.01 for each turn taken. Without a booking it is -0.01 times the turns of the level, whenever the
+    dialogue ended. ``info["is_success"]`` tells whether all values booked are right.
 
     ## Starting State
-    Drawn from the seed: the goal, the order of the agenda, the questions, the patience and how the opening is heard.
-    What is lost, heard wrong or added, and changes of mind, depend on the seed and the turn.
+    Drawn from the seed: the goal, the order of the agenda, the questions, the patience, and how the opening is heard.
+    Replies that are lost, heard wrong or added to, and changes of mind, depend on the seed and the turn.
 
     ## Episode End
     The episode terminates after an accepted "book", when the user hangs up, and after the last turn of the level.
@@ -430,11 +95,19 @@ class SlotDialogueEnv(MaskedTaskEnv):
     - ``render_mode``: ``"ansi"`` for a transcript
 
     ## Expert
-    It uses what the agent observes and nothing else, by the first rule that applies: answer the question heard;
-    apologise to an annoyed user who is not patient, or while two slots or more are open, unless only the booking is
-    left; at medium and hard, confirm a value of the venue that is open; request a slot of which nothing was heard, or
-    a value denied before; offer; confirm a value of the booking that is open; book. A slot is open unless its value
-    was agreed to or heard twice. It is good, not optimal.
+    It uses only what the agent observes. A slot is open unless its value was agreed to or heard twice in a row. The
+    first rule counts that applies:
+
+    1. answer the question that was heard
+    2. apologise to an annoyed user who is not patient, or while two slots or more are open, unless only the booking is
+       left
+    3. at medium and hard, confirm an open value of the venue
+    4. request a slot of which nothing was heard, or whose value was denied
+    5. offer, unless an offer is accepted
+    6. confirm an open value of the booking
+    7. book
+
+    It is good, but not optimal.
 
     ## Version History
     - v0: first version

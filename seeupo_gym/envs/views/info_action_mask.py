@@ -14,7 +14,7 @@ from seeupo_gym.envs.masks import as_mask
 
 class InfoActionMask(gym.Wrapper[Any, Any, Any, Any]):
     """
-    Offers ``info["action_mask"]`` as ``action_masks()``, where SeeUPO and sb3-contrib's MaskablePPO look for it.
+    Wrapper that offers ``info["action_mask"]`` as ``action_masks()``, where SeeUPO and MaskablePPO look for it.
 
     :param env: environment with a ``Discrete`` action space and a mask in the info of every reset and step
     :param key: the mask's entry of ``info``
@@ -46,5 +46,5 @@ class InfoActionMask(gym.Wrapper[Any, Any, Any, Any]):
         return as_mask(info.get(self._key), self.action_space, f"info[{self._key!r}] at turn {self._turn}")
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Return which actions are valid now, shape (actions,)."""
+        """Return a mask of the actions that are valid now, shape (actions,)."""
         return self._mask

@@ -1,0 +1,647 @@
+"""WebNav: the plan of the site, what is drawn, episodes computed by hand, what is seen, the expert, and the text."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from seeupo_gym.envs.messages import MessageError
+from seeupo_gym.envs.task import HELD_OUT_SEED, NO_ACTION
+from seeupo_gym.envs.tasks.web_nav_dynamics import NOT_LOADED, OK, PARTIAL_CREDIT, REFUSED, WebNav
+from seeupo_gym.envs.tasks.web_nav_site import (
+    ATTRIBUTES,
+    AVAILABLE,
+    CART,
+    CATEGORIES,
+    CHECKOUT,
+    DELIVERIES,
+    HELP,
+    HOME,
+    LEVELS,
+    LIST,
+    MEETS,
+    MODELS,
+    NONE,
+    PRODUCT,
+    SIZES,
+    Site,
+)
+
+ID = "seeupo_gym/WebNav-v0"
+# The actions at level easy: four slots and the menu.
+ADD = ORDER = 2
+CHECKOUT_BUTTON, REMOVE = 1, 0
+HELP_LINK, BACK, HOME_LINK, CART_LINK = 3, 4, 5, 6
+# Easy, seed 0: a wool jacket in size S for at most EUR 80, with standard delivery.
+#   jackets (link 0): cotton, 127, S | wool, 40, sold out | wool, 72, S and M
+#   coats (link 1): wool, 101, M | wool, 109, S and M | wool, 63, M
+#   shirts (link 2): cotton, 142, sold out | wool, 62, M | cotton, 63, S and M
+TO_RIGHT_PRODUCT = [0, 2]
+
+
+def make_task(n=1, level="easy", seeds=None, noise_seeds=None):
+    task = WebNav(n, level)
+    task.reset(np.zeros(n, dtype=np.int64) if seeds is None else seeds, noise_seeds)
+    return task
+
+
+def click(task, *actions):
+    """Click in all lanes; the last result."""
+    for action in actions:
+        result = task.step(np.full(task.n_lanes, action))
+    return result
+
+
+def fits_all(task):
+    """Which products meet all requirements but the category, shape (lanes, products)."""
+    goals, shop = task.goals, task.shop
+    right = (shop.attributes == goals[:, None, 1:-2]).all(axis=2) & (shop.prices <= task.budgets[:, None])
+    return right & np.take_along_axis(shop.available, goals[:, None, -2:-1], axis=2)[..., 0]
+
+
+def in_wanted_category(task):
+    return task.shop.categories[:, task.site.product_shelf] == task.goals[:, :1]
+
+
+# --- The site
+
+
+def test_the_plan_of_the_easy_site():
+    site = Site(LEVELS["easy"])
+    assert site.kind.tolist() == [HOME, HELP, CART, CHECKOUT] + [LIST] * 3 + [PRODUCT] * 9
+    assert (site.n_slots, site.back, site.home, site.cart) == (4, BACK, HOME_LINK, CART_LINK)
+    assert site.targets[HOME, :4].tolist() == [4, 5, 6, HELP]
+    assert site.targets[4:7, :3].tolist() == [[7, 8, 9], [10, 11, 12], [13, 14, 15]]
+    assert (site.targets[7:, ADD] == CART).all()
+    assert site.targets[CART, CHECKOUT_BUTTON] == CHECKOUT
+
+
+def test_lists_of_several_pages_are_linked_to_and_fro():
+    site = Site(LEVELS["hard"])
+    assert site.n_slots == 7
+    assert (site.next, site.previous) == (5, 6)
+    first, second, third = 4, 5, 6
+    assert site.targets[[first, second], site.next].tolist() == [second, third]
+    assert site.targets[[third, second], site.previous].tolist() == [second, first]
+    # No way on from the last page of a list, nor back from the first one of the next.
+    task = make_task(1, "hard")
+    for page, valid in ((first, [True, False]), (second, [True, True]), (third, [False, True]), (7, [True, False])):
+        task.page[:] = page
+        assert task.action_masks()[0, [site.next, site.previous]].tolist() == valid
+    assert site.list_page[[first, second, third, 7]].tolist() == [0, 1, 2, 0]
+    assert site.targets[third, :5].tolist() == [site.first_product + i for i in range(10, 15)]
+
+
+def test_there_is_a_name_for_everything():
+    for level in LEVELS.values():
+        assert level.n_categories <= len(CATEGORIES)
+        assert level.n_attributes <= len(ATTRIBUTES)
+        assert all(level.n_values <= len(set(values)) for values in ATTRIBUTES)
+        assert level.n_sizes <= len(SIZES)
+        assert level.n_deliveries <= len(DELIVERIES)
+        assert level.n_pages * level.page_size <= len(set(MODELS)) == len(MODELS)
+
+
+def test_unknown_level():
+    with pytest.raises(ValueError, match="level must be one of 'easy', 'medium', 'hard', got 'huge'"):
+        gym.make(ID, level="huge")
+    with pytest.raises(ValueError, match="n_lanes must be an integer of at least 1, got 0"):
+        WebNav(0)
+
+
+# --- What is drawn
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_one_product_of_the_category_meets_everything(level):
+    n = 3000
+    task = make_task(n, level, np.arange(n))
+    right = fits_all(task) & in_wanted_category(task)
+    assert (right.sum(axis=1) == 1).all()
+    length = task.site.list_length
+    place = right.argmax(axis=1) % length
+    np.testing.assert_allclose(np.bincount(place, minlength=length) / n, 1 / length, atol=0.03)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_other_products_meet_each_requirement_as_often_as_said(level):
+    n = 3000
+    task = make_task(n, level, np.arange(n))
+    other = ~in_wanted_category(task)
+    shop, goals = task.shop, task.goals
+    share = MEETS / 256
+    for i in range(task.level.n_attributes):
+        values = shop.attributes[..., i]
+        assert (values == goals[:, None, 1 + i])[other].mean() == pytest.approx(share, abs=0.01)
+        offset = (values - goals[:, None, 1 + i])[other] % task.level.n_values
+        wrong = np.bincount(offset, minlength=task.level.n_values)[1:]
+        np.testing.assert_allclose(wrong / wrong.sum(), 1 / (task.level.n_values - 1), atol=0.02)
+    relative = shop.prices / task.budgets[:, None]
+    assert (relative <= 1)[other].mean() == pytest.approx(share, abs=0.01)
+    assert relative.min() >= 0.5
+    assert 1.7 < relative.max() <= 1.8
+    assert not ((relative > 1) & (relative < 1.125)).any()
+    is_wanted = np.arange(task.level.n_sizes) == goals[:, None, -2:-1]
+    available = shop.available[other]
+    is_wanted = np.broadcast_to(is_wanted, shop.available.shape)[other]
+    assert available[is_wanted].mean() == pytest.approx(share, abs=0.01)
+    assert available[~is_wanted].mean() == pytest.approx(AVAILABLE / 256, abs=0.01)
+    # Independently, so that some products look right but for the category.
+    joint = share ** (task.level.n_attributes + 2)
+    assert fits_all(task)[other].mean() == pytest.approx(joint, abs=0.02)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_rivals_of_the_right_product_get_one_flaw_of_any_kind(level):
+    """Of all but one met, there are more than independent draws would give, as many of each requirement."""
+    n = 3000
+    task = make_task(n, level, np.arange(n))
+    shop, goals, n_required = task.shop, task.goals, task.level.n_attributes + 2
+    met = np.concatenate(
+        [
+            shop.attributes == goals[:, None, 1:-2],
+            (shop.prices <= task.budgets[:, None])[..., None],
+            np.take_along_axis(shop.available, goals[:, None, -2:-1], axis=2),
+        ],
+        axis=2,
+    )
+    one_short = met[in_wanted_category(task)]
+    one_short = one_short[one_short.sum(axis=1) == n_required - 1]
+    p, n_others = MEETS / 256, n * (task.site.list_length - 1)
+    expected = n_others * (p**n_required + n_required * p ** (n_required - 1) * (1 - p))
+    assert len(one_short) == pytest.approx(expected, rel=0.05)
+    np.testing.assert_allclose((~one_short).mean(axis=0), 1 / n_required, atol=0.02)
+
+
+def test_goals_and_the_order_of_the_categories_are_uniform():
+    n = 6000
+    task = make_task(n, "hard", np.arange(n))
+    for i, limit in enumerate([5, 4, 4, 4, 4, 3]):
+        np.testing.assert_allclose(np.bincount(task.goals[:, i]) / n, 1 / limit, atol=0.025)
+    assert sorted(set(task.budgets)) == [40, 60, 80, 100, 120]
+    assert (np.sort(task.shop.categories, axis=1) == np.arange(5)).all()
+    for shelf in range(5):
+        np.testing.assert_allclose(np.bincount(task.shop.categories[:, shelf]) / n, 0.2, atol=0.025)
+
+
+def test_an_item_from_earlier_is_never_right():
+    n = 4000
+    for level in LEVELS:
+        task = make_task(n, level, np.arange(n))
+        left = task.cart_product != NONE
+        assert left.mean() == pytest.approx(LEVELS[level].leftover, abs=0.03)
+        assert (task.cart_size[left] != task.goals[left, -2]).all()
+    assert len(set(task.cart_product[left])) == task.site.n_products
+    assert set(task.cart_size[left]) == {0, 1, 2, 3}
+
+
+# --- Episodes by hand
+
+EPISODES = {
+    # actions, the reward at the end: 0.5 / 5 for each requirement met, or 1
+    "right": ([*TO_RIGHT_PRODUCT, 0, ADD, CHECKOUT_BUTTON, ORDER], 1.0),
+    "the other size": ([*TO_RIGHT_PRODUCT, 1, ADD, CHECKOUT_BUTTON, ORDER], 0.4),
+    "the other delivery": ([*TO_RIGHT_PRODUCT, 0, ADD, CHECKOUT_BUTTON, 1, ORDER], 0.4),
+    "choices can be changed": ([*TO_RIGHT_PRODUCT, 1, 0, ADD, CHECKOUT_BUTTON, 1, 0, ORDER], 1.0),
+    "too dear, of cotton": ([0, 0, 0, ADD, CHECKOUT_BUTTON, ORDER], 0.3),
+    "a coat in the other size": ([1, 2, 1, ADD, CHECKOUT_BUTTON, ORDER], 0.3),
+    "a coat, too dear": ([1, 1, 0, ADD, CHECKOUT_BUTTON, ORDER], 0.3),
+    "just cheap": ([2, 2, 1, ADD, CHECKOUT_BUTTON, 1, ORDER], 0.1),
+    "removed from the cart": (
+        [*TO_RIGHT_PRODUCT, 1, ADD, REMOVE, BACK, 0, ADD, CHECKOUT_BUTTON, ORDER],
+        1.0,
+    ),
+    "a detour": (
+        [HELP_LINK, BACK, 2, HOME_LINK, 0, 1, BACK, 2, 0, ADD, HOME_LINK, CART_LINK, CHECKOUT_BUTTON, ORDER],
+        1.0,
+    ),
+    "the delivery chosen is lost": (
+        [*TO_RIGHT_PRODUCT, 0, ADD, CHECKOUT_BUTTON, 1, CART_LINK, CHECKOUT_BUTTON, ORDER],
+        1.0,
+    ),
+    "never ordered": ([*TO_RIGHT_PRODUCT, 0, ADD] + [HOME_LINK, CART_LINK] * 8, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", EPISODES)
+def test_episode(name):
+    actions, final_reward = EPISODES[name]
+    env = gym.make(ID).unwrapped
+    env.reset(seed=0)
+    for i, action in enumerate(actions, start=1):
+        assert env.action_masks()[action]
+        _, reward, done, _, info = env.step(action)
+        assert env.task.status[0] == OK
+        assert done == (i == len(actions))
+        assert reward == pytest.approx(final_reward if done else 0.0)
+    assert info == {"is_success": final_reward == 1.0}
+
+
+def test_masks_on_the_way():
+    task = make_task()
+
+    def valid():
+        return np.flatnonzero(task.action_masks()[0]).tolist()
+
+    assert valid() == [0, 1, 2, HELP_LINK]
+    click(task, 0)
+    assert valid() == [0, 1, 2, BACK, HOME_LINK]
+    click(task, 1)
+    assert valid() == [BACK, HOME_LINK]  # sold out
+    click(task, BACK, 2)
+    assert valid() == [0, 1, BACK, HOME_LINK]
+    click(task, 0)
+    assert valid() == [0, 1, ADD, BACK, HOME_LINK]
+    click(task, ADD)
+    assert valid() == [REMOVE, CHECKOUT_BUTTON, BACK, HOME_LINK]
+    click(task, CHECKOUT_BUTTON)
+    assert valid() == [0, 1, ORDER, BACK, HOME_LINK, CART_LINK]
+    click(task, CART_LINK, REMOVE)
+    assert valid() == [BACK, HOME_LINK]
+    click(task, BACK)  # a checkout of nothing
+    assert task.page[0] == CHECKOUT
+    assert valid() == [0, 1, BACK, HOME_LINK]
+
+
+@pytest.mark.parametrize("action", [NO_ACTION, HELP_LINK, ADD, CART_LINK])
+def test_a_refused_click_costs_the_turn_and_changes_nothing_else(action):
+    task = make_task()
+    click(task, *TO_RIGHT_PRODUCT)
+    before = task.observe()
+    result = click(task, action)
+    assert task.refused.tolist() == [True]
+    assert task.status.tolist() == [REFUSED]
+    assert not result.dones[0]
+    after = task.observe()
+    for name, columns in task.columns.items():
+        assert np.array_equal(before[:, columns], after[:, columns]) == (name not in ("status", "turn"))
+    assert task.turns.tolist() == [3]
+    click(task, 0)
+    assert task.refused.tolist() == [False]
+
+
+def test_back_leads_through_the_history_as_in_a_browser():
+    task = make_task()
+    right_product = task.site.first_product + 2
+    click(task, *TO_RIGHT_PRODUCT, 0, HOME_LINK)
+    seen = []
+    while task.action_masks()[0, BACK]:
+        click(task, BACK)
+        seen.append(int(task.page[0]))
+    assert seen == [right_product, task.site.first_list, HOME]
+    click(task, *TO_RIGHT_PRODUCT)
+    assert task.chosen[0] == NONE
+    assert not task.action_masks()[0, ADD]
+
+
+# --- What is seen
+
+
+def test_observation_entry_by_entry():
+    task = make_task()
+    goal = [1, 0, 0, 1, 0, 0, 1, 0, 1, 0]
+    home, list_, product, cart, checkout = np.eye(6)[[HOME, LIST, PRODUCT, CART, CHECKOUT]].tolist()
+    no_kind, no_category, no_product, no_item = [0] * 6, [0] * 3, [0] * 7, [0] * 9
+    no_list = no_product * 3
+    links = [1, 0, 0, 0, 0, 1, 0, 1, 0]  # jackets, coats, shirts
+    no_links = [0] * 9
+    jacket, nothing, done = [1, 0, 0], [0, 0], [1, 0, 0]
+
+    def check(*parts):
+        expected = np.concatenate(parts).astype(np.float32)
+        np.testing.assert_array_equal(task.observe(), expected[None])
+
+    rest = [no_list, no_product, nothing, [0], no_item]
+    check(goal, home, [0], no_kind, links, no_category, *rest, [0, 0, 0], [0])
+    click(task, 0)
+    # Material, price / 160, opened, sizes.
+    first, second, third = [0, 0, 1, 127 / 160, 0, 0, 0], [1, 0, 0, 40 / 160, 0, 0, 0], [1, 0, 0, 72 / 160, 0, 0, 0]
+    rest = [no_product, nothing, [0], no_item, done]
+    check(goal, list_, [1], home, no_links, jacket, first, second, third, *rest, [1 / 20])
+    click(task, 2)
+    opened = [1, 0, 0, 72 / 160, 1, 1, 1]
+    check(goal, product, [0], list_, no_links, jacket, no_list, opened, nothing, [0], no_item, done, [2 / 20])
+    click(task, 1)
+    check(goal, product, [0], list_, no_links, jacket, no_list, opened, [0, 1], [0], no_item, done, [3 / 20])
+    click(task, BACK)
+    check(goal, list_, [1], home, no_links, jacket, first, second, opened, *rest, [4 / 20])
+    click(task, 2, 1, ADD)
+    item = [1, 0, 0, 1, 0, 0, 72 / 160, 0, 1]
+    rest = [no_list, no_product]
+    check(goal, cart, [0], product, no_links, no_category, *rest, nothing, [1], item, done, [7 / 20])
+    click(task, CHECKOUT_BUTTON)
+    check(goal, checkout, [0], cart, no_links, no_category, *rest, [1, 0], [1], item, done, [8 / 20])
+    click(task, HELP_LINK)
+    check(goal, checkout, [0], cart, no_links, no_category, *rest, [1, 0], [1], item, [0, 0, 1], [9 / 20])
+    click(task, CART_LINK, REMOVE)
+    check(goal, cart, [0], checkout, no_links, no_category, *rest, nothing, [0], no_item, done, [11 / 20])
+
+
+@pytest.mark.parametrize(("level", "size"), [("easy", 79), ("medium", 127), ("hard", 208)])
+def test_sizes(level, size):
+    task = WebNav(1, level)
+    assert task.observation_space.shape == (size,)
+    assert task.action_space.n == {"easy": 7, "medium": 9, "hard": 10}[level]
+
+
+def test_what_has_not_been_shown_is_hidden_from_agent_and_expert():
+    """On lists of the hard level: whatever the products that were not opened hide, all looks the same."""
+    n = 200
+    task, changed = make_task(n, "hard", np.arange(n)), make_task(n, "hard", np.arange(n))
+    for t in (task, changed):
+        for _ in range(12):
+            t.step(t.expert_actions())
+    lanes = np.flatnonzero(task.site.kind[task.page] == LIST)
+    assert len(lanes) > 20
+    opened = task.shown[..., task.shop.opened_column] > 0
+    assert opened[lanes].any()
+    shop = changed.shop
+    shop.attributes[~opened, 1:] = (shop.attributes[~opened, 1:] + 1) % 4
+    shop.available[~opened] ^= True
+    shop.features[~opened, 4:12] = 1 - shop.features[~opened, 4:12]
+    shop.features[~opened, -4:] = 1 - shop.features[~opened, -4:]
+    np.testing.assert_array_equal(task.observe(lanes), changed.observe(lanes))
+    np.testing.assert_array_equal(task.expert_actions(lanes), changed.expert_actions(lanes))
+    np.testing.assert_array_equal(task.action_masks(lanes), changed.action_masks(lanes))
+    assert task._page_text(lanes[0]) == changed._page_text(lanes[0])
+
+
+def test_a_list_shows_more_once_a_product_was_opened():
+    task = make_task(1, "hard", np.array([5]))
+    task.cart_product[:] = NONE
+    site, shop = task.site, task.shop
+    row = task.columns["list"].start + np.arange(shop.n_features)
+    while task.site.kind[task.page[0]] != LIST:
+        click(task, 0)
+    product = int(site.first_listed[task.page[0]])
+    before = task.observe()[0, row]
+    assert (before[4:12] == 0).all()
+    assert (before[shop.opened_column :] == 0).all()
+    assert before[shop.attributes[0, product, 0]] == 1
+    while task.site.kind[task.page[0]] != PRODUCT:
+        click(task, 0)
+    while task.site.kind[task.page[0]] != LIST:
+        click(task, site.back)
+    np.testing.assert_array_equal(task.observe()[0, row], shop.features[0, product])
+    assert before.sum() < shop.features[0, product].sum()
+
+
+def test_an_item_from_earlier_is_in_the_way_and_unknown_until_the_cart_was_looked_at():
+    task = make_task(200, "hard", np.arange(200))
+    left, site = task.cart_product != NONE, task.site
+    lanes, item = np.flatnonzero(left), task.columns["item"]
+    assert (task.observe()[:, task.columns["cart"].start] == left).all()
+    assert (task.observe()[:, item] == 0).all()
+    for action, page in ((site.cart, CART), (site.to_checkout, CHECKOUT)):
+        task.step(np.full(len(lanes), action), lanes)
+        lanes = lanes[task.page[lanes] == page]  # the page may not have loaded
+    assert len(lanes) > 50
+    assert (task.observe(lanes)[:, item].sum(axis=1) > 5).all()  # category, three attributes, size, and the price
+    result = task.step(np.full(len(lanes), site.order), lanes)
+    assert not result.successes.any()
+    paid = result.rewards[result.dones]
+    assert (paid < PARTIAL_CREDIT).all()
+    assert paid.mean() > 0.2
+    # Nothing can be added to a full cart.
+    task = make_task(200, "hard", np.arange(200))
+    task.page[:], task.chosen[:] = site.first_product, 0
+    np.testing.assert_array_equal(task.action_masks()[:, site.add], ~left)
+
+
+# --- Pages that do not load
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_pages_do_not_load_as_often_as_said_and_then_nothing_changes(level):
+    n = 20_000
+    task = make_task(n, level, np.arange(n))
+    click(task, task.site.help)
+    failed = task.status == NOT_LOADED
+    assert failed.mean() == pytest.approx(LEVELS[level].failure, abs=0.01)
+    assert not task.refused.any()
+    np.testing.assert_array_equal(task.page, np.where(failed, HOME, HELP))
+    assert (task.depth == ~failed).all()
+
+
+def test_adding_removing_and_ordering_fail_as_well_but_choices_never_do():
+    n = 5000
+    task = make_task(n, "hard")  # one shop for all
+    task.cart_product[:] = NONE
+    task.noise_seeds[:] = np.arange(n)
+    site = task.site
+    product = int(np.flatnonzero(fits_all(task)[0])[0])
+    size = int(task.goals[0, -2])
+    task.page[:] = site.first_product + product
+    task.depth[:] = 1
+    click(task, size)
+    assert (task.status == OK).all()
+    assert (task.chosen == size).all()
+    click(task, site.add)
+    failed = task.status == NOT_LOADED
+    assert failed.mean() == pytest.approx(0.1, abs=0.015)
+    np.testing.assert_array_equal(task.cart_product, np.where(failed, NONE, product))
+    assert (task.chosen[failed] == size).all()
+    lanes = np.flatnonzero(~failed)
+    task.step(np.full(len(lanes), site.remove), lanes)
+    np.testing.assert_array_equal(task.cart_product[lanes] == product, task.status[lanes] == NOT_LOADED)
+    assert (task.page[lanes] == CART).all()
+    task.cart_product[:] = product
+    task.page[:] = CHECKOUT
+    click(task, 1)
+    assert (task.status == OK).all()
+    result = click(task, site.order)
+    np.testing.assert_array_equal(result.dones, task.status == OK)
+    assert (result.rewards[~result.dones] == 0).all()
+    assert (~result.dones).mean() == pytest.approx(0.1, abs=0.015)
+
+
+def test_failures_follow_the_noise_seeds_and_everything_else_the_task_seeds():
+    n = 1000
+
+    def statuses(noise_seeds):
+        task = make_task(n, "hard", np.full(n, 3), noise_seeds)
+        assert (task.observe() == task.observe()[0]).all()
+        task.step(task.expert_actions())
+        return task.status.copy()
+
+    assert len(set(statuses(None))) == 1
+    own = statuses(np.arange(n))
+    assert (own == NOT_LOADED).mean() == pytest.approx(0.1, abs=0.03)
+    np.testing.assert_array_equal(own, statuses(np.arange(n)))
+
+
+# --- The expert
+
+
+def play_expert(task):
+    """Rewards and lengths of the expert's episodes."""
+    live = np.arange(task.n_lanes)
+    rewards = np.zeros(task.n_lanes)
+    while live.size:
+        actions = task.expert_actions(live)
+        assert task.action_masks(live)[np.arange(len(live)), actions].all()
+        result = task.step(actions, live)
+        rewards[live] = result.rewards
+        live = live[~result.dones]
+    return rewards, task.turns
+
+
+def fewest_clicks(seed):
+    """Brute force at level easy: the length of the shortest episode with reward 1, for one who knows everything."""
+    paths = np.zeros((1, 0), dtype=np.int64)
+    n_actions, known = WebNav().action_space.n, set()
+    while True:
+        paths = np.concatenate([paths.repeat(n_actions, axis=0), np.tile(np.arange(n_actions), len(paths))[:, None]], 1)
+        task = make_task(len(paths), seeds=np.full(len(paths), seed))
+        for actions in paths.T:
+            result = task.step(actions)
+        if result.successes.any():
+            return paths.shape[1]
+        new = []
+        state = np.stack([task.page, task.chosen, task.cart_product, task.cart_size], axis=1)
+        for i in np.flatnonzero(~result.dones & ~task.refused):
+            if tuple(state[i]) not in known:
+                known.add(tuple(state[i]))
+                new.append(i)
+        paths = paths[new]
+
+
+def test_the_expert_always_succeeds_at_level_easy():
+    rewards, lengths = play_expert(make_task(5000, seeds=HELD_OUT_SEED + np.arange(5000)))
+    assert (rewards == 1).all()
+    assert lengths.max() == 11  # two wrong products opened, and a delivery chosen
+    assert WebNav().optimal_value() == 1.0
+    assert WebNav(level="hard").optimal_value() is None
+
+
+@pytest.mark.parametrize("level", ["medium", "hard"])
+def test_the_expert_nearly_always_succeeds_at_the_other_levels(level):
+    rewards, _ = play_expert(make_task(2000, level, HELD_OUT_SEED + np.arange(2000)))
+    assert 0.995 < rewards.mean() <= 1
+
+
+def test_the_expert_takes_no_more_clicks_than_it_needs_to_find_out():
+    """As many as the shortest way, and two for each product that looked right in the list but was not."""
+    seeds = np.arange(25)
+    task = make_task(len(seeds), seeds=seeds)
+    _, lengths = play_expert(task)
+    n_wrong = (task.shown[..., task.shop.opened_column] > 0).sum(axis=1) - 1
+    assert set(n_wrong) >= {0, 1}
+    shortest = np.array([fewest_clicks(seed) for seed in seeds])
+    assert set(shortest) == {6, 7}
+    np.testing.assert_array_equal(lengths, shortest + 2 * n_wrong)
+
+
+def test_the_expert_finds_back_from_anywhere():
+    """After ten random clicks and the wrong things in the cart."""
+    n = 2000
+    task = make_task(n, seeds=np.arange(n))
+    task.max_turns = 40  # enough to find back in any case
+    task.history = np.zeros((n, 40), dtype=np.int64)
+    rng = np.random.default_rng(0)
+    live = np.arange(n)
+    for _ in range(10):
+        masks = task.action_masks(live)
+        result = task.step((rng.random(masks.shape) * masks).argmax(axis=1), live)
+        live = live[~result.dones]
+    assert len(live) > 1500
+    assert (task.cart_product[live] != NONE).any()
+    while live.size:
+        result = task.step(task.expert_actions(live), live)
+        assert (result.successes == result.dones).all()
+        live = live[~result.dones]
+
+
+# --- The text
+
+
+def test_transcript():
+    env = gym.make(ID, render_mode="ansi")
+    env.reset(seed=0)
+    for action in [HELP_LINK, BACK, 0, 1, 0, BACK, 2, 0, ADD, CHECKOUT_BUTTON, 1, ORDER]:
+        env.step(action)
+    home = 'Page: Home\n[1] link "Jackets"\n[2] link "Coats"\n[3] link "Shirts"\n[4] link "Help"\n'
+    jackets = (
+        "Page: Jackets, page 1 of 1\n"
+        '[1] link "Runa": cotton, EUR 127\n[2] link "Saga": wool, EUR 40\n[3] link "Alba": wool, EUR 72\n'
+    )
+    sold_out = (
+        "Page: Saga jacket, wool, EUR 40\n"
+        '[1] option "S" (not available)\n[2] option "M" (not available)\n[3] button "Add to cart" (not available)\n'
+    )
+    menu = 'Menu: "Back", "Home". In the cart: nothing. Clicks left: '
+    assert env.render() == (
+        'System: You order in a web shop. Write click "..." with the name or the number of an element of the page. '
+        "The cart holds one item; to add one, choose its size first.\n"
+        "User: Please order me a wool jacket in size S for at most EUR 80. Choose standard delivery.\n"
+        f"{home}Menu: none. In the cart: nothing. Clicks left: 20.\n"
+        'Agent: click "Help"\n'
+        "Page: Help: how to return an item. Send it back within 30 days. Nothing can be ordered here.\n"
+        f"{menu}19.\n"
+        'Agent: click "Back"\n'
+        f"{home}Menu: none. In the cart: nothing. Clicks left: 18.\n"
+        'Agent: click "Jackets"\n'
+        f"{jackets}{menu}17.\n"
+        'Agent: click "Saga"\n'
+        f"{sold_out}{menu}16.\n"
+        'Agent: click "S"\n'
+        "That cannot be clicked.\n"
+        f"{sold_out}{menu}15.\n"
+        'Agent: click "Back"\n'
+        f"{jackets}{menu}14.\n"
+        'Agent: click "Alba"\n'
+        "Page: Alba jacket, wool, EUR 72\n"
+        '[1] option "S"\n[2] option "M"\n[3] button "Add to cart" (not available)\n'
+        f"{menu}13.\n"
+        'Agent: click "S"\n'
+        "Page: Alba jacket, wool, EUR 72\n"
+        '[1] option "S" (chosen)\n[2] option "M"\n[3] button "Add to cart"\n'
+        f"{menu}12.\n"
+        'Agent: click "Add to cart"\n'
+        "Page: Cart: Alba jacket, wool, EUR 72, size S\n"
+        '[1] button "Remove"\n[2] button "Checkout"\n'
+        'Menu: "Back", "Home". In the cart: 1 item. Clicks left: 11.\n'
+        'Agent: click "Checkout"\n'
+        "Page: Checkout: Alba jacket, wool, EUR 72, size S\n"
+        '[1] option "Standard delivery" (chosen)\n[2] option "Express delivery"\n[3] button "Place order"\n'
+        'Menu: "Back", "Home", "Cart". In the cart: 1 item. Clicks left: 10.\n'
+        'Agent: click "Express delivery"\n'
+        "Page: Checkout: Alba jacket, wool, EUR 72, size S\n"
+        '[1] option "Standard delivery"\n[2] option "Express delivery" (chosen)\n[3] button "Place order"\n'
+        'Menu: "Back", "Home", "Cart". In the cart: 1 item. Clicks left: 9.\n'
+        'Agent: click "Place order"\n'
+        "Page: Order placed: Alba jacket, wool, EUR 72, size S, express delivery\n"
+        "User: That is not what I asked for.\n"
+        "Reward: 0.4"
+    )
+
+
+def test_the_end_of_the_turns_and_pages_that_do_not_load_are_told():
+    env = gym.make(ID, render_mode="ansi")
+    env.reset(seed=0)
+    for _ in range(10):
+        env.step(HELP_LINK)
+        env.step(BACK)
+    assert env.render().endswith("Clicks left: 0.\nUser: I cannot wait any longer. Goodbye.\nReward: 0")
+    env = gym.make(ID, level="hard", render_mode="ansi").unwrapped
+    env.reset(seed=5)
+    goal = "User: Please order me a checked green wool shirt in size XL for at most EUR 120. Choose pick-up.\n"
+    assert f" A page may not load: click again.\n{goal}" in env.render()
+    while env.task.status[0] != NOT_LOADED:
+        env.step(env.task.expert_actions()[0])
+    assert "\nThe page did not load.\nPage: " in env.render()
+
+
+@pytest.mark.parametrize("message", ["click 3", "Click [3].", "action: click 3", "The third fits best.\nclick (3)"])
+def test_elements_can_be_clicked_by_number(message):
+    task = make_task()
+    click(task, 0)
+    assert task.parse_action(0, message) == 2
+    assert task.parse_action(0, 'click "Alba"') == 2
+
+
+@pytest.mark.parametrize("message", ["click 0", "click 5", "click", "click Bertha"])
+def test_what_is_not_on_the_page_is_not_understood(message):
+    task = make_task()
+    click(task, 0)
+    with pytest.raises(MessageError, match='click "Runa"; click "Saga"; click "Alba"; click "Back"; click "Home"'):
+        task.parse_action(0, message)

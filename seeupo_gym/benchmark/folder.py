@@ -52,7 +52,7 @@ class RunFolder:
 
     def finished(self) -> dict[str, Any] | None:
         """
-        The content of ``result.json``, if the run is over.
+        Return the content of ``result.json``, if the run is over.
 
         :raises SettingsDifferError: if it is that of other settings
         """

@@ -54,7 +54,8 @@ class EpisodeLanes:
         self._native = env.unwrapped if isinstance(env.unwrapped, TaskVecEnv) else None
         self._queued = self._native is not None or env.has_attr("queue_episodes")
         # A parked lane repeats its last observation, which would bias the running statistics of VecNormalize.
-        self._park = self._queued and unwrap_vec_normalize(env) is None
+        normalize = unwrap_vec_normalize(env)
+        self._park = self._queued and (normalize is None or not normalize.training)
         self.episodes = self._schedule[:, 0].copy()
         self.turns = np.zeros(n_envs, dtype=np.int64)
 
@@ -78,6 +79,11 @@ class EpisodeLanes:
         """The lanes that need an action: all of them, unless some are parked."""
         active = self.active
         return ALL_LANES if not self._park or active.all() else np.flatnonzero(active)
+
+    @property
+    def parks(self) -> bool:
+        """Whether a lane with nothing left to play stands still, and keeps what it shows."""
+        return self._park
 
     @property
     def running(self) -> bool:

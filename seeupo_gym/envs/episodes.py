@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
+from seeupo_gym.envs.sole_use import SoleUse
 from seeupo_gym.envs.task import ALL_LANES, Lanes
 from seeupo_gym.envs.vector import TaskVecEnv
 
@@ -24,7 +25,8 @@ class EpisodeLanes:
     it has none left. Any other vector environment is run in rounds: all lanes are reset with explicit
     seeds, and the ones that finish early take steps that nobody uses until the last one has finished.
 
-    Use it as a context manager, so that the environment leaves the queue mode also when something fails::
+    Use it as a context manager, so that the environment leaves the queue mode also when something fails. Inside, nobody
+    else may reset or step the environment (see :class:`~seeupo_gym.envs.sole_use.SoleUse`)::
 
         with EpisodeLanes(env, seeds) as lanes:
             obs = lanes.reset()
@@ -54,18 +56,26 @@ class EpisodeLanes:
         self._native = env.unwrapped if isinstance(env.unwrapped, TaskVecEnv) else None
         self._queued = self._native is not None or env.has_attr("queue_episodes")
         # A parked lane repeats its last observation, which would bias the running statistics of VecNormalize.
+        self._sole_use = SoleUse(env)
         self._park = self._queued and unwrap_vec_normalize(env) is None
         self.episodes = self._schedule[:, 0].copy()
         self.turns = np.zeros(n_envs, dtype=np.int64)
 
     def __enter__(self) -> EpisodeLanes:
+        self._sole_use.begin()
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._queued and not isinstance(exc, (EOFError, BrokenPipeError)):
+        self._sole_use.end()
+        if not self._queued:
+            return
+        try:
             self._queue_episodes(None, None)
+        except (EOFError, OSError):  # a process with environments is gone
+            if exc is None:
+                raise
 
     @property
     def active(self) -> NDArray[np.bool_]:
@@ -96,7 +106,7 @@ class EpisodeLanes:
             self._queue_episodes(self._per_lane(self._seeds), noise_seeds)
             # A seed set earlier by VecEnv.seed() and not used yet would take the place of the first episode.
             self.env.unwrapped._reset_seeds()
-            return self.env.reset()
+            return self._sole_use.reset()
         return self._start_round()
 
     def advance(self, obs: Any, dones: NDArray[np.bool_]) -> Any:
@@ -107,6 +117,7 @@ class EpisodeLanes:
         :param dones: the ends of episodes it returned, shape (n_envs,)
         :return: the observations to act on next
         """
+        self._sole_use.step_is_over()
         self.turns += 1
         finished = np.flatnonzero(dones & self.active)
         self.turns[dones] = 0
@@ -142,7 +153,7 @@ class EpisodeLanes:
         # An idle lane repeats the first one's episode. VecEnv.seed() can only give consecutive seeds.
         episodes = np.where(self.active, self.episodes, self.episodes[0])
         self.env.unwrapped._seeds = self._seeds[episodes].tolist()
-        obs = self.env.reset()
+        obs = self._sole_use.reset()
         if self._noise_seeds is not None:
             for lane, seed in enumerate(self._noise_seeds[episodes].tolist()):
                 if self.env.has_attr("reseed_noise"):

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
+from seeupo_gym.envs.checked_env import check_answers
+from seeupo_gym.envs.replaced_methods import ReplacedMethods
 from seeupo_gym.envs.sole_use import SoleUse
 from seeupo_gym.envs.task import ALL_LANES, Lanes
 from seeupo_gym.envs.vector import TaskVecEnv
@@ -40,7 +42,12 @@ class EpisodeLanes:
     :param noise_seeds: seeds of the transitions alone, same shape; None: they follow ``seeds``
     """
 
-    def __init__(self, env: VecEnv, seeds: NDArray[np.int64], noise_seeds: NDArray[np.int64] | None = None) -> None:
+    def __init__(
+        self,
+        env: VecEnv,
+        seeds: NDArray[np.int64],
+        noise_seeds: NDArray[np.int64] | None = None,
+    ) -> None:
         if len(seeds) == 0:
             raise ValueError("seeds must hold at least one episode")
         if min(seeds) < 0:  # in a queue they stand for "no episode"
@@ -55,20 +62,21 @@ class EpisodeLanes:
         self._round = np.zeros(n_envs, dtype=np.int64)
         self._native = env.unwrapped if isinstance(env.unwrapped, TaskVecEnv) else None
         self._queued = self._native is not None or env.has_attr("queue_episodes")
+        self._methods = ReplacedMethods()
         # A parked lane repeats its last observation, which would bias the running statistics of VecNormalize.
-        self._sole_use = SoleUse(env)
         self._park = self._queued and unwrap_vec_normalize(env) is None
         self.episodes = self._schedule[:, 0].copy()
         self.turns = np.zeros(n_envs, dtype=np.int64)
 
     def __enter__(self) -> EpisodeLanes:
-        self._sole_use.begin()
+        self._sole_use = SoleUse(self.env, self._methods)
+        check_answers(self.env, self._methods)
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._sole_use.end()
+        self._methods.restore()
         if not self._queued:
             return
         try:

@@ -3,41 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import MethodType
-from typing import Any
+from typing import Any, NoReturn
 
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+
+from seeupo_gym.envs.replaced_methods import ReplacedMethods, is_replaced
 
 
 class SoleUse:
     """
-    Refuses resets and steps of a vector environment by anyone but its owner, between :meth:`begin` and :meth:`end`.
+    Refuses resets and steps of a vector environment by anyone but its owner.
 
     Others would end or change the episodes that run, unnoticed; and in an environment with a queue of seeds their own
     would never end. So they get an error, at the call itself.
 
-    Meanwhile the methods of these objects are replaced: of the vector environment as it was given; of the innermost
-    one, whose wrappers may call it as they like; and of the single environments in a ``DummyVecEnv``, which others may
-    hold without it.
+    The methods of these objects are replaced: of the vector environment as it is given; of the innermost one, which its
+    wrappers may call as they like; and of the single environments in a ``DummyVecEnv``, which others may hold without
+    it.
 
     :param env: the vector environment, wrapped or not
+    :param methods: gives the methods back
+    :raises RuntimeError: if another one is the owner
     """
 
-    def __init__(self, env: VecEnv) -> None:
+    def __init__(self, env: VecEnv, methods: ReplacedMethods) -> None:
         self._env = env
-        self._replaced: list[tuple[Any, str]] = []
+        self._methods = methods
         self._depth = 0
         self._resetting = False
         self._stepped = False
-
-    def begin(self) -> None:
-        """
-        Refuse others from now on.
-
-        :raises RuntimeError: if another one is the owner
-        """
-        env, base = self._env, self._env.unwrapped
-        if getattr(base.reset, "is_guarded", False):
+        base = env.unwrapped
+        if is_replaced(base, "reset"):
             _refuse("used")
         self._guard(env, "reset", self._check_reset)
         self._guard(env, "step_async", self._check_step)
@@ -47,14 +43,6 @@ class SoleUse:
             self._guard(base, "step_async", lambda: _refuse("stepped"))
         for single in base.envs if isinstance(base, DummyVecEnv) else []:
             self._guard(single.unwrapped, "reset", lambda: _refuse("reset"))
-
-    def end(self) -> None:
-        """Let everybody use the environment again."""
-        for owner, name in self._replaced:
-            del vars(owner)[name]
-        self._replaced = []
-        self._depth = 0
-        self._stepped = False
 
     def reset(self) -> Any:
         """Reset the environment, as its owner, and return the observations."""
@@ -79,28 +67,20 @@ class SoleUse:
 
     def _guard(self, owner: Any, name: str, check: Callable[[], None]) -> None:
         """Have a method call ``check`` first, unless another guarded one is calling it."""
-        if name in vars(owner):  # somebody has replaced it already
-            return
-        method = getattr(type(owner), name)
 
-        def guarded(this: Any, *args: Any, **kwargs: Any) -> Any:
-            if this is not owner:  # a copy that was made meanwhile
-                return method(this, *args, **kwargs)
+        def guarded(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if self._depth == 0:
                 check()
             self._depth += 1
             try:
-                return method(this, *args, **kwargs)
+                return method(*args, **kwargs)
             finally:
                 self._depth -= 1
 
-        guarded.__name__ = name  # by which a bound method is pickled
-        guarded.is_guarded = True  # type: ignore[attr-defined]
-        vars(owner)[name] = MethodType(guarded, owner)
-        self._replaced.append((owner, name))
+        self._methods.replace(owner, name, guarded)
 
 
-def _refuse(done: str) -> None:
+def _refuse(done: str) -> NoReturn:
     raise RuntimeError(
         f"the environment was to be {done} by other code while training or an evaluation plays episodes in it, which "
         "would end or change these: give each evaluation, such as that of an EvalCallback, an environment of its own"

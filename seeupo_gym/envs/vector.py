@@ -21,6 +21,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
 from seeupo_gym.envs.arguments import check_count
+from seeupo_gym.envs.checked_env import CheckedEnv
 from seeupo_gym.envs.counter_rng import hash_bits
 from seeupo_gym.envs.task import ALL_LANES, HELD_OUT_SEED, MAX_SEED, Lanes, Task, bare_task_env
 
@@ -81,7 +82,8 @@ class SeedQueue(gym.Wrapper[Any, Any, Any, Any]):
                 if self._last_obs is not None:
                     return self._last_obs, {}
                 seed = 0
-        self._last_obs, info = self.env.reset(seed=seed, options=options)
+        # Where there are no options, reset() need not take any.
+        self._last_obs, info = self.env.reset(seed=seed, **({"options": options} if options else {}))
         if noise_seed >= 0:
             reseed_noise(self.env, noise_seed)
         return self._last_obs, info
@@ -322,10 +324,10 @@ def make_vec(
         first.close()
         vec_env_cls = DummyVecEnv
 
-    def make() -> gym.Env[Any, Any]:
-        return SeedQueue(Monitor(gym.make(env_id, **kwargs)))
+    def make(index: int) -> gym.Env[Any, Any]:
+        return SeedQueue(Monitor(CheckedEnv(gym.make(env_id, **kwargs), index)))
 
-    factories: Iterable[Any] = [make] * n_envs
+    factories: Iterable[Any] = [partial(make, index) for index in range(n_envs)]
     vec_env = vec_env_cls(factories)  # type: ignore[call-arg, arg-type]
     if seed is not None:
         vec_env.seed(seed)

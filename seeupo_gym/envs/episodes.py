@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
-from seeupo_gym.envs.checked_env import check_answers
+from seeupo_gym.envs.checked_env import check_answers, lane_name
 from seeupo_gym.envs.replaced_methods import ReplacedMethods
 from seeupo_gym.envs.sole_use import SoleUse
 from seeupo_gym.envs.task import ALL_LANES, Lanes
@@ -40,6 +40,7 @@ class EpisodeLanes:
     :param env: the vector environment, wrapped or not
     :param seeds: seed of every episode, shape (episodes,), in [0, 2**63)
     :param noise_seeds: seeds of the transitions alone, same shape; None: they follow ``seeds``
+    :param max_turns: the most turns that an episode has, as the environment says; None: not known
     """
 
     def __init__(
@@ -47,12 +48,14 @@ class EpisodeLanes:
         env: VecEnv,
         seeds: NDArray[np.int64],
         noise_seeds: NDArray[np.int64] | None = None,
+        max_turns: int | None = None,
     ) -> None:
         if len(seeds) == 0:
             raise ValueError("seeds must hold at least one episode")
         if min(seeds) < 0:  # in a queue they stand for "no episode"
             raise ValueError(f"seeds must be in [0, 2**63), got {min(seeds)}")
         self.env = env
+        self.max_turns = max_turns
         n_envs, n_episodes = env.num_envs, len(seeds)
         self._seeds, self._noise_seeds = seeds, noise_seeds
         self._n_rounds = -(-n_episodes // n_envs)
@@ -124,9 +127,12 @@ class EpisodeLanes:
         :param obs: the observations the step returned
         :param dones: the ends of episodes it returned, shape (n_envs,)
         :return: the observations to act on next
+        :raises RuntimeError: if an episode has not ended after ``max_turns`` turns
         """
         self._sole_use.step_is_over()
         self.turns += 1
+        if self.max_turns is not None:
+            self._check_lengths(dones, self.max_turns)
         finished = np.flatnonzero(dones & self.active)
         self.turns[dones] = 0
         if finished.size == 0:
@@ -141,6 +147,16 @@ class EpisodeLanes:
         over = self._round[finished] >= self._n_rounds
         self.episodes[finished] = np.where(over, NO_EPISODE, self._schedule[finished, following])
         return obs
+
+    def _check_lengths(self, dones: NDArray[np.bool_], most: int) -> None:
+        endless = np.flatnonzero(self.active & ~dones & (self.turns >= most))
+        if endless.size:
+            lane = int(endless[0])
+            raise RuntimeError(
+                f"the episode of {lane_name(self.env, lane)} has not ended after {self.turns[lane]} turns, which the "
+                "environment declares to be the most (max_turns, or max_episode_steps): correct this, or wrap the "
+                "environment with gymnasium.wrappers.TimeLimit"
+            )
 
     def _per_lane(self, seeds: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.where(self._schedule == NO_EPISODE, -1, seeds[self._schedule])

@@ -111,13 +111,13 @@ class EpisodeLanes:
         return int(self.active.sum()) if self._park else self.env.num_envs
 
     def reset(self) -> Any:
-        """Start the first episode of every lane and return the observations."""
+        """Start the first episode of every lane and return the observations, which are the caller's to keep."""
         if self._queued:
             noise_seeds = None if self._noise_seeds is None else self._per_lane(self._noise_seeds)
             self._queue_episodes(self._per_lane(self._seeds), noise_seeds)
             # A seed set earlier by VecEnv.seed() and not used yet would take the place of the first episode.
             self.env.unwrapped._reset_seeds()
-            return self._sole_use.reset()
+            return self._kept(self._sole_use.reset())
         return self._start_round()
 
     def advance(self, obs: Any, dones: NDArray[np.bool_]) -> Any:
@@ -126,7 +126,7 @@ class EpisodeLanes:
 
         :param obs: the observations the step returned
         :param dones: the ends of episodes it returned, shape (n_envs,)
-        :return: the observations to act on next
+        :return: the observations to act on next, which are the caller's to keep
         :raises RuntimeError: if an episode has not ended after ``max_turns`` turns
         """
         self._sole_use.step_is_over()
@@ -135,6 +135,7 @@ class EpisodeLanes:
             self._check_lengths(dones, self.max_turns)
         finished = np.flatnonzero(dones & self.active)
         self.turns[dones] = 0
+        obs = self._kept(obs)
         if finished.size == 0:
             return obs
         self._round[finished] += 1
@@ -147,6 +148,12 @@ class EpisodeLanes:
         over = self._round[finished] >= self._n_rounds
         self.episodes[finished] = np.where(over, NO_EPISODE, self._schedule[finished, following])
         return obs
+
+    def _kept(self, obs: Any) -> Any:
+        """Copy observations that the environment may write into again."""
+        if isinstance(self.env, TaskVecEnv):
+            return obs
+        return {key: value.copy() for key, value in obs.items()} if isinstance(obs, dict) else obs.copy()
 
     def _check_lengths(self, dones: NDArray[np.bool_], most: int) -> None:
         endless = np.flatnonzero(self.active & ~dones & (self.turns >= most))
@@ -177,7 +184,7 @@ class EpisodeLanes:
         # An idle lane repeats the first one's episode. VecEnv.seed() can only give consecutive seeds.
         episodes = np.where(self.active, self.episodes, self.episodes[0])
         self.env.unwrapped._seeds = self._seeds[episodes].tolist()
-        obs = self._sole_use.reset()
+        obs = self._kept(self._sole_use.reset())
         if self._noise_seeds is not None:
             for lane, seed in enumerate(self._noise_seeds[episodes].tolist()):
                 if self.env.has_attr("reseed_noise"):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from seeupo_gym.benchmark.environments import env_name
 from seeupo_gym.benchmark.figures import COLOURS, new_figure
 from seeupo_gym.benchmark.results import Row, read_rows
+from seeupo_gym.system.files import open_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +35,8 @@ def plot_learning_curves(results: str | Path | Sequence[Row], out: str | Path) -
     paths = []
     for env_id in dict.fromkeys(row["environment"] for row in rows):
         path = Path(out) / f"learning_curve_{env_name(env_id)}.png"
-        learning_curve_figure(rows, env_id).savefig(path, dpi=150)
+        with open_atomically(path) as file:
+            learning_curve_figure(rows, env_id).savefig(file, format="png", dpi=150)
         paths.append(path)
     return paths
 

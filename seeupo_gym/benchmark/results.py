@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,10 +12,12 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-RESULT_FILE, MODEL_FILE, MODEL_INFO_FILE = "result.json", "model.zip", "model.json"
-# Saved in place of the model if training was stopped or failed, so that nothing learned is lost.
+from seeupo_gym.system.files import write_atomically
+
+RESULT_FILE, MODEL_FILE = "result.json", "model.zip"
+# Saved instead of the model when training was stopped or failed: nothing that was learned is lost.
 MODEL_SO_FAR_FILE = "model_so_far.zip"
-CSV_FILE, JSON_FILE, LOCK_FILE = "results.csv", "results.json", ".lock"
+CSV_FILE, JSON_FILE = "results.csv", "results.json"
 
 # The columns of the tidy table: one row for every evaluation of every run.
 COLUMNS = (
@@ -72,25 +73,6 @@ def to_plain(value: Any) -> Any:
     if repr(value) == object.__repr__(value) and hasattr(value, "__dict__"):
         return {"class": to_plain(type(value)), **to_plain(vars(value))}
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))  # addresses in memory differ from run to run
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """
-    Write a file so that a reader finds either the old or the new text, even if this process ends meanwhile.
-
-    :param path: the file; its folder is made if it is missing
-    :param text: its new content
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -227,18 +209,29 @@ def _incomparable(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """List the differences of two runs that keep them out of one table."""
     if new["environment"] != old["environment"]:
         return []
-    return _differences(old, new, {"seed"} if new["algorithm"] == old["algorithm"] else {"seed", *_OF_ALGORITHM})
+    return differences(old, new, {"seed"} if new["algorithm"] == old["algorithm"] else {"seed", *_OF_ALGORITHM})
 
 
 _OF_ALGORITHM = ("algorithm", "entry_point", "policy", "n_envs", "algorithm_settings")
 
 
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any], ignored: Iterable[str], prefix: str = "") -> list[str]:
+def differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], ignored: Iterable[str] = (), prefix: str = ""
+) -> list[str]:
+    """
+    Say what differs between two settings.
+
+    :param old: what :func:`to_plain` made of the earlier ones
+    :param new: the same of those now
+    :param ignored: names that do not count
+    :param prefix: where these settings are within others
+    :return: one text for each difference
+    """
     found = []
     for key in sorted({*old, *new} - set(ignored)):
         before, now = old.get(key, "not set"), new.get(key, "not set")
         if isinstance(before, Mapping) and isinstance(now, Mapping):
-            found += _differences(before, now, (), f"{prefix}{key}.")
+            found += differences(before, now, (), f"{prefix}{key}.")
         elif before != now:
             found.append(f"{prefix}{key} was {before!r}, now {now!r}")
     return found

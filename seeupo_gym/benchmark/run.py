@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from seeupo_gym.agents import SeeUPO
 from seeupo_gym.baselines.registry import AlgorithmSpec, get_algorithm
 from seeupo_gym.benchmark.environments import check_env, env_name
 from seeupo_gym.benchmark.jobs import Job
 from seeupo_gym.benchmark.results import (
-    LOCK_FILE,
     RESULT_FILE,
     check_same_settings,
     discard_incomparable,
@@ -24,6 +20,7 @@ from seeupo_gym.benchmark.results import (
 )
 from seeupo_gym.benchmark.runner import Bar, Runner
 from seeupo_gym.envs.task import HELD_OUT_SEED
+from seeupo_gym.system.files import locked
 
 # PPO and A2C have no invalid-action masks, so in a benchmark SeeUPO and its subclasses get none either.
 EQUAL_CONDITIONS: dict[str, Any] = {"use_masking": False}
@@ -114,11 +111,14 @@ def run_benchmark(
             if report is not None:
                 report(f"{job.name} failed:\n{failure.rstrip()}")
 
-    with _locked(Path(out)):
+    with locked(out):
         if not overwrite:
             check_same_settings(Path(out), [job.settings() for job in jobs])
         missing = [job for job in jobs if overwrite or not (job.folder / RESULT_FILE).is_file()]
         run.kept = [job.name for job in jobs if job not in missing]
+        for job in missing:
+            with locked(job.folder):  # not by a process of a benchmark that was killed
+                pass
         bar = progress_bar(total_timesteps * len(jobs), total_timesteps * (len(jobs) - len(missing)), progress)
         try:
             Runner(missing, n_workers or min(_n_cores(), max(1, len(missing))), bar, finished).run()
@@ -126,23 +126,6 @@ def run_benchmark(
             bar.close()
             run.results = merge_results(Path(out))
     return run
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Lock a folder against other benchmarks: they would redo and remove each other's runs."""
-    out.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(out / LOCK_FILE)
-    # NotImplementedError: the file system has no locks.
-    with suppress(NotImplementedError):
-        try:
-            lock.acquire(timeout=0)
-        except Timeout as error:
-            raise ValueError(f"another benchmark is writing to {out}: wait for it, or choose another folder") from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _on_equal_conditions(algorithm: str) -> AlgorithmSpec:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -90,6 +91,84 @@ def baseline(paths: Paths, probability: Array) -> Array:
     return paths.spread(np.repeat(mean, paths.n_actions, axis=2), 0)
 
 
+def joint_surrogate(paths: Paths, old: Array, new: Array) -> Array:
+    """
+    Compute the joint surrogate ``E_old[rho_1 ... rho_T (R - b)]``, which in expectation is ``J(new) - J(old)``.
+
+    :param paths: the trajectories of n MDPs
+    :param old: the policy that collected, shape (n, T, S, A)
+    :param new: the policy of the ratios, same shape
+    :return: shape (n,)
+    """
+    weighted = paths.probability(old)
+    weighted = weighted * (paths.returns - baseline(paths, weighted))
+    for turn in range(paths.n_turns):
+        weighted = weighted * paths.spread(_ratio(new[:, turn], old[:, turn]), turn)
+    return np.asarray(weighted.sum(axis=1))
+
+
+def block_updates(
+    paths: Paths,
+    policy: Array,
+    order: Sequence[int],
+    improve: Improve,
+    factor_clip: float,
+    tie: Tie = "nothing",
+    weights: Array | None = None,
+    n_sweeps: int = 1,
+    later_turns: bool = True,
+) -> Iterator[Array]:
+    """
+    Make the updates of one iteration of Algorithm 1 (arXiv:2602.06554), one turn after the other.
+
+    Each turn improves on ``E_old[rho_t F (R - b)]``. F is the product of the ratios of the turns that were updated
+    before. From the second sweep on it has also the ratios of the turns still to come, as the sweep before left them.
+
+    :param paths: the trajectories of n MDPs
+    :param policy: the policy that collects, shape (n, T, S, A)
+    :param order: turns, first to last
+    :param improve: the update of one turn
+    :param factor_clip: delta of eq. 8; also ``EXACT``, or ``NO_FACTOR``, with which the order has no effect and all
+        turns are in effect updated at the same time
+    :param tie: the states or turns that share a policy, in ``policy`` and after an update
+    :param weights: shares of the paths in a sample, shape (n, (S A)^T); None: their exact probabilities
+    :param n_sweeps: how often all turns are updated, always with the same data
+    :param later_turns: whether F has the ratios of the turns still to come; without them it starts at 1 in each sweep
+    :return: the policy after the update of each turn, shape (n, T, S, A): one array, which the next update changes
+    """
+    new = policy.copy()
+    probability = paths.probability(policy) if weights is None else weights
+    advantage = paths.returns - baseline(paths, probability)
+    ones = np.ones_like(probability)
+
+    def multiply(factor: Array, turn: int) -> Array:
+        return update_factor(factor, paths.spread(_ratio(new[:, turn], policy[:, turn]), turn), factor_clip)
+
+    for index in range(n_sweeps):
+        later = dict.fromkeys(order, ones)
+        if index > 0 and later_turns:
+            for after, turn in pairwise(reversed(order)):
+                later[turn] = multiply(later[after], after)
+        factor = ones
+        for turn in order:
+            weighted = probability * update_factor(factor, later[turn], factor_clip) * advantage
+            parts = [
+                paths.gather(part, turn)
+                for part in (np.maximum(weighted, 0.0), np.maximum(-weighted, 0.0), probability)
+            ]
+            old, current = policy[:, turn], new[:, turn]
+            if tie == "states":
+                old, current, parts = old[:, :1], current[:, :1], [part.sum(axis=1, keepdims=True) for part in parts]
+            improved = improve(TurnData(old, current, *parts))
+            if tie == "turns":
+                new[:] = improved[:, None]
+            else:
+                new[:, turn] = improved
+            yield new
+            if turn != order[-1]:  # no turn uses the ratios of the last one
+                factor = multiply(factor, turn)
+
+
 def sweep(
     paths: Paths,
     policy: Array,
@@ -100,40 +179,18 @@ def sweep(
     weights: Array | None = None,
 ) -> Array:
     """
-    Make one iteration of Algorithm 1 (arXiv:2602.06554): each turn improves on ``E_old[rho_t F (R - b)]``.
-
-    F is the product of the ratios of the turns that were updated before.
+    Make one iteration of Algorithm 1 with a single sweep, see :func:`block_updates`.
 
     :param paths: the trajectories of n MDPs
     :param policy: the policy that collects, shape (n, T, S, A)
     :param order: turns, first to last
     :param improve: the update of one turn
-    :param factor_clip: delta of eq. 8; also ``EXACT``, or ``NO_FACTOR``, with which the order has no effect and all
-        turns are in effect updated at the same time
+    :param factor_clip: delta of eq. 8, ``EXACT`` or ``NO_FACTOR``
     :param tie: the states or turns that share a policy, in ``policy`` and after the sweep
     :param weights: shares of the paths in a sample, shape (n, (S A)^T); None: their exact probabilities
     :return: the new policy, shape (n, T, S, A)
     """
-    new = policy.copy()
-    probability = paths.probability(policy) if weights is None else weights
-    advantage = paths.returns - baseline(paths, probability)
-    factor = np.ones_like(probability)
-    for turn in order:
-        weighted = probability * factor * advantage
-        parts = [
-            paths.gather(part, turn) for part in (np.maximum(weighted, 0.0), np.maximum(-weighted, 0.0), probability)
-        ]
-        old, current = policy[:, turn], new[:, turn]
-        if tie == "states":
-            old, current, parts = old[:, :1], current[:, :1], [part.sum(axis=1, keepdims=True) for part in parts]
-        improved = improve(TurnData(old, current, *parts))
-        if tie == "turns":
-            new[:] = improved[:, None]
-        else:
-            new[:, turn] = improved
-        if turn != order[-1]:  # no turn uses the ratios of the last one
-            factor = update_factor(factor, paths.spread(_ratio(new[:, turn], policy[:, turn]), turn), factor_clip)
-    return new
+    return list(block_updates(paths, policy, order, improve, factor_clip, tie, weights))[-1]
 
 
 def greedy_sweep(mdp: Mdp, policy: Array, order: Sequence[int], simultaneous: bool = False) -> Array:

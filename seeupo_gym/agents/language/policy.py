@@ -41,6 +41,7 @@ from seeupo_gym.agents.language.weights import TrainedWeights
 from seeupo_gym.agents.method.batches import select_rows
 from seeupo_gym.agents.method.errors import NonFiniteError
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
+from seeupo_gym.system.files import replace_files
 
 _SAVED = (
     "n_policies",
@@ -344,7 +345,7 @@ class CausalLMPolicy(TurnPolicy):
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens generated per second of generation, without waiting for the environment."""
+        """Generated tokens, without those of prompts, per second of generation."""
         return self.n_tokens / self.seconds["generation"] if self.n_tokens else 0.0
 
     def callbacks(self) -> list[BaseCallback]:
@@ -359,8 +360,9 @@ class CausalLMPolicy(TurnPolicy):
         :param turn: turn whose policy is written, if each turn has an adapter
         """
         network = self.network if self.lora is None else merged(self.network, self.policy_index(turn))
-        network.save_pretrained(path)
-        self.tokenizer.save_pretrained(path)
+        with replace_files(path) as folder:
+            network.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
 
 
 def _chat_arguments(policy_kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from seeupo_gym.agents.policies.distributions import (
 )
 from seeupo_gym.agents.policies.networks import ActionNetwork, TurnNetwork
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
+from seeupo_gym.envs.arguments import check_count, check_number
 
 # The constructor's arguments beyond those that BasePolicy saves.
 _SAVED = (
@@ -112,6 +113,14 @@ class SeeUPOPolicy(TurnPolicy):
             optimizer_class=optimizer_class,
             optimizer_kwargs=optimizer_kwargs,
         )
+        for name, given, kind in (
+            ("activation_fn", activation_fn, nn.Module),
+            ("optimizer_class", optimizer_class, th.optim.Optimizer),
+            ("features_extractor_class", self.features_extractor_class, BaseFeaturesExtractor),
+        ):
+            if not (isinstance(given, type) and issubclass(given, kind)):
+                raise ValueError(f"{name} must be a subclass of {kind.__name__}, got {given!r}")
+        check_number("log_std_init", log_std_init)
         self.use_masking = use_masking
         self.per_component = per_component and n_components(action_space) > 1
         self.net_arch = net_arch
@@ -153,14 +162,18 @@ class SeeUPOPolicy(TurnPolicy):
         )
 
     def _hidden_sizes(self) -> list[int]:
+        """Return the sizes of the hidden layers."""
         if self.net_arch is None:
             return [] if issubclass(self.features_extractor_class, NatureCNN) else [64, 64]
-        if isinstance(self.net_arch, dict):
-            ignored = sorted(set(self.net_arch) - {"pi"})
+        sizes = self.net_arch
+        if isinstance(sizes, dict):
+            ignored = sorted(set(sizes) - {"pi"})
             if ignored:
                 warnings.warn(f"SeeUPO has no value network: net_arch entries {ignored} are ignored", stacklevel=2)
-            return list(self.net_arch.get("pi", []))
-        return list(self.net_arch)
+            sizes = sizes.get("pi", [])
+        if not isinstance(sizes, (list, tuple)):
+            raise ValueError(f"net_arch must be a list of layer sizes, or dict(pi=[...]), got {self.net_arch!r}")
+        return [check_count("a layer size in net_arch", size) for size in sizes]
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         data = super()._get_constructor_parameters()

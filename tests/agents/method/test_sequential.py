@@ -307,6 +307,23 @@ def test_target_kl_ends_the_update_of_the_turn():
     assert stats[0].n_gradient_steps >= 1, "the next turn starts afresh"
 
 
+def test_target_kl_holds_over_sweeps():
+    """In each sweep a turn that is too far from the collecting policy waits; the first one takes a step in any case."""
+    policy = make_policy(n_turns=2)
+    batches = make_batches(policy, ([0, 1, 2, 3], [0, 1, 2, 3]))
+    advantages = 5 * th.as_tensor(ADVANTAGES, dtype=th.float32)
+    free, bounded = ({"n_sweeps": 4}, {"n_sweeps": 4, "target_kl": 0.01})
+    for changes, n_steps in ((free, 4), (bounded, 1)):
+        policy = make_policy(n_turns=2)
+        stats = sequential_update(policy, batches, advantages, [[1], [0]], settings(**changes), th.Generator())
+        assert stats[1].n_gradient_steps == n_steps
+        assert np.isfinite(stats[1].policy_loss)
+    shared = make_policy(n_turns=1)
+    batches = make_batches(shared, ([0, 1, 2, 3], [0, 1, 2, 3]))
+    stats = sequential_update(shared, batches, advantages, [[1], [0]], settings(**bounded), th.Generator())
+    assert stats[0].n_gradient_steps == 1, "turn 1 moved the network far, but turn 0 has its step"
+
+
 def test_gradient_norm_is_clipped_for_the_turn_alone():
     policy = make_policy(n_turns=2)
     batches = make_batches(policy, ([0, 1, 2, 3], [0, 1, 2, 3]))

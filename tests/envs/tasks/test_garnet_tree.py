@@ -325,7 +325,7 @@ def test_transcript():
     view.reset(seed=8)
     view.step("Action: take the red road.")
     _, _, _, _, info = view.step("I would rather sleep.")
-    assert info == {"malformed": True}
+    assert info == {"seeupo_gym/malformed": True}
     view.step("take the red road")
     assert view.render() == (
         "Guide: You travel for 3 days between 4 towns. Every day you take one of the roads red, blue. Each leads "
@@ -361,7 +361,7 @@ def test_transcript():
         ({"branching": 9}, "branching must be an integer from 1 to 8, got 9"),
         ({"coins": 0}, "coins must be an integer from 1 to 7, got 0"),
         ({"coins": 8}, "coins must be an integer from 1 to 7, got 8"),
-        ({"turns": 0}, "turns must be an integer of at least 1, got 0"),
+        ({"turns": 0}, "turns must be an integer from 1 to 1000, got 0"),
         ({"instance": -1}, "instance must be an integer from 0 to 9223372036854775807, got -1"),
         ({"instance": 2**63}, "instance must be an integer from 0 to 9223372036854775807, got 9223372036854775808"),
         (

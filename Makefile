@@ -15,7 +15,7 @@ DEMO_ARGS ?=
 # Modules are compiled when they are imported; most of torch and transformers never are.
 export PIP_NO_COMPILE := 1
 
-.PHONY: demo test test-slow programs test-suites test-suites-slow lint format type bench clean
+.PHONY: demo test test-fast test-slow programs test-suites test-suites-slow lint format type bench clean
 
 # One stamp for all targets: pinned versions, the package in editable mode, the extras of the tests and the plots.
 $(INSTALLED): setup.cfg pyproject.toml constraints.txt
@@ -29,6 +29,9 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-fast: $(INSTALLED)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not (slow or process or docs)"
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow

@@ -149,6 +149,7 @@ def test_a_foreign_environment_can_be_watched(capsys, tmp_path):
     assert "SFFF" in out or "FFF" in out
 
 
+@pytest.mark.process
 def test_benchmark_writes_everything_and_continues(capsys, tmp_path):
     arguments = ["benchmark", "--algos", "seeupo", "--envs", TRAP, "--seeds", 0, "--steps", 64, "--evals", 2]
     arguments += ["--episodes", 5, "--out", tmp_path, *(text.replace("n_", "seeupo.n_") for text in SMALL[:2])]
@@ -248,6 +249,7 @@ def test_damaged_models_are_one_line(capsys, trained, tmp_path, n_bytes, damage)
     assert "damaged" in error_line(capsys, "evaluate", model)
 
 
+@pytest.mark.process
 def test_the_reader_may_stop_reading():
     command = [Path(sys.executable).parent / "seeupo-gym", "envs"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -256,6 +258,7 @@ def test_the_reader_may_stop_reading():
     assert process.returncode == 0
 
 
+@pytest.mark.process
 def test_a_terminal_may_lack_characters():
     code = "from seeupo_gym import cli; cli._envs = lambda a: print(chr(177)); cli.main(['envs'])"
     ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -283,6 +286,7 @@ def test_presets_name_things_that_exist():
         assert set(preset.get("settings", {})) <= set(preset["algos"])
 
 
+@pytest.mark.process
 def test_the_module_can_be_run_and_help_does_not_load_torch():
     code = "import sys; from seeupo_gym.cli import main; main(['--help']); print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -24,6 +24,7 @@ def run(arguments, folder):
     return result.stdout
 
 
+@pytest.mark.docs
 def test_readme_example(tmp_path):
     (code,) = blocks("README.md", "python")
     assert len([line for line in code.splitlines() if line]) <= 10
@@ -33,6 +34,7 @@ def test_readme_example(tmp_path):
     assert list((tmp_path / "runs").rglob("events.out.tfevents.*"))
 
 
+@pytest.mark.docs
 def test_readme_command_line(tmp_path):
     commands = [line for block in blocks("README.md", "bash") for line in block.splitlines() if line[:7] == "seeupo-"]
     assert {shlex.split(command)[1] for command in commands} == {"envs", "train", "evaluate", "watch", "benchmark"}
@@ -45,6 +47,7 @@ def test_readme_command_line(tmp_path):
     assert f"tensorboard --logdir {Path('runs/compare')}" in outputs["benchmark"]
 
 
+@pytest.mark.docs
 def test_training_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     lines = [line for page in ("command_line", "trust") for line in blocks(f"docs/{page}.md", "bash")[0].splitlines()]
@@ -57,6 +60,7 @@ def test_training_from_the_command_line(tmp_path, monkeypatch, capsys):
     assert outputs[0] == outputs[1], "it is over"
 
 
+@pytest.mark.docs
 def test_trust(tmp_path):
     run([sys.executable, "-c", "\n".join(blocks("docs/trust.md", "python"))], tmp_path)
 
@@ -86,6 +90,7 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("page", "number"), EXAMPLES)
+@pytest.mark.docs
 def test_examples_of_the_docs(page, number, tmp_path):
     script = tmp_path / "example.py"
     script.write_text(blocks(page, "python")[number])
@@ -117,6 +122,7 @@ BENCHMARKS = [line for block in blocks("docs/benchmarks.md", "bash") for line in
 
 
 @pytest.mark.parametrize("command", BENCHMARKS)
+@pytest.mark.docs
 def test_benchmark_commands_are_valid(command, tmp_path):
     program, *arguments = shlex.split(command)  # of an option that is given twice, the second counts
     if program == "python":

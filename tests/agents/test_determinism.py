@@ -26,6 +26,7 @@ def test_same_seed_same_weights(env_id, kwargs):
 
 
 @pytest.mark.parametrize("env_id", [CHAIN, "FrozenLake-v1"])
+@pytest.mark.process
 def test_dummy_and_subproc_give_the_same(env_id):
     outcomes = []
     for vec_env_cls in (DummyVecEnv, SubprocVecEnv):

@@ -59,6 +59,7 @@ def test_every_environment_trains_or_says_what_to_install(env_id):
             model.env.close()
 
 
+@pytest.mark.process
 def test_what_is_missing_is_left_out_and_named_before_the_start(absent, capsys, tmp_path):
     assert main(["benchmark", "--preset", "real", *SMALL, "--out", str(tmp_path)]) == 0
     captured = capsys.readouterr()
@@ -90,6 +91,7 @@ def test_only_missing_packages_are_excused(absent):
     assert missing_packages("Nope-v0") == ""
 
 
+@pytest.mark.process
 def test_arguments_of_the_preset_reach_the_environment(capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(REAL, "envs", ["CliffWalking-v1"])
     more = ["--set", "seeupo.n_envs=2", "--env-arg", "is_slippery=true"]
@@ -115,6 +117,7 @@ def test_ten_numbers_of_which_one_is_right():
     assert sum(right) == 1
 
 
+@pytest.mark.process
 def test_the_gold_path_of_the_coin_game():
     pytest.importorskip("textworld_express")
     pytest.importorskip("sklearn")

@@ -460,6 +460,7 @@ def test_settings_must_agree_where_runs_are_compared(tmp_path):
 # --- benchmark
 
 
+@pytest.mark.process
 def test_failing_jobs_are_reported_and_a_stopped_benchmark_continues(tmp_path, registered):
     registered("raising", "test_baselines:RaisingA2C", n_envs=4)
     registered("dying", "test_baselines:DyingA2C", n_envs=4)
@@ -493,6 +494,7 @@ def test_failing_jobs_are_reported_and_a_stopped_benchmark_continues(tmp_path, r
     assert (tmp_path / "CoordinationTrap-v0/seeupo/seed_0/result.json").read_text() == first
 
 
+@pytest.mark.process
 def test_algorithms_of_seeupo_get_no_masks_in_a_benchmark_unless_they_ask(registered, monkeypatch, tmp_path):
     registered("masked_seeupo", "seeupo_gym:SeeUPO", settings={"use_masking": True})
     specs = {}
@@ -514,6 +516,7 @@ def test_algorithms_of_seeupo_get_no_masks_in_a_benchmark_unless_they_ask(regist
             assert spec == get_algorithm(name)
 
 
+@pytest.mark.process
 def test_workers_start_like_new_processes(tmp_path, registered, monkeypatch):
     """Also those that are forked from a server that an earlier benchmark started; Ctrl-C is for the parent alone."""
     registered("telling", "test_baselines:TellingA2C", n_envs=4)
@@ -529,6 +532,7 @@ def test_workers_start_like_new_processes(tmp_path, registered, monkeypatch):
     assert len({draw for row in told for draw in row["draws"]}) == 8
 
 
+@pytest.mark.process
 def test_ctrl_c_ends_the_workers_and_keeps_what_is_finished(tmp_path, monkeypatch):
     job = small_job(tmp_path, n_evals=2, settings={**SMALL, "use_masking": False})
     run_job(job)
@@ -584,6 +588,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, changes, mes
 
 
 @pytest.mark.slow
+@pytest.mark.process
 def test_algorithms_get_equal_budgets(tmp_path):
     run = run_benchmark(
         ["seeupo", "ppo", "a2c"], [TRAP], [0], 4096, tmp_path, n_evals=4, n_eval_episodes=10, progress=False

@@ -20,6 +20,7 @@ COMMANDS = [
 
 
 @pytest.mark.slow
+@pytest.mark.docs
 def test_the_benchmark_trains_and_continues(tmp_path):
     arguments = shlex.split(COMMANDS[0])[1:]
     arguments[arguments.index("--out") + 1] = str(tmp_path)

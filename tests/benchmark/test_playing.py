@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from helpers.processes import IN_PROCESSES
 from sb3_contrib import MaskablePPO
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
-    SubprocVecEnv,
     VecCheckNan,
     VecEnvWrapper,
     VecFrameStack,
@@ -262,7 +262,7 @@ def test_other_spaces_are_refused():
 # --- what may be given
 
 
-@pytest.mark.parametrize("vec_env_cls", [None, DummyVecEnv, SubprocVecEnv])
+@pytest.mark.parametrize("vec_env_cls", [None, DummyVecEnv, IN_PROCESSES])
 def test_ids_environments_and_vector_environments_give_the_same(pole, vec_env_cls):
     model, expected = pole
     makers = [lambda: gym.make("CartPole-v1", max_episode_steps=60)] * 2  # other processes do not know the short id

@@ -14,6 +14,8 @@ from seeupo_gym.baselines import run_benchmark
 from seeupo_gym.benchmark.results import read_rows
 from seeupo_gym.system.files import locked
 
+pytestmark = pytest.mark.process
+
 TRAP = "seeupo_gym/CoordinationTrap-v0"
 QUICK = {
     "total_timesteps": 64,

@@ -265,6 +265,7 @@ def start(out, *words, command=LONG):
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+@pytest.mark.process
 def test_signals_leave_time_to_save(tmp_path, name, code):
     process = start(tmp_path, *(["nohup"] if name == "SIGTERM" else []))
     with pytest.raises(ValueError, match="another run is writing to"), locked(run_folder(tmp_path)):

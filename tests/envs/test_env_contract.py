@@ -91,6 +91,7 @@ def test_a_seed_fixes_the_episode(env_id, kwargs):
         assert len({json.dumps(play(env, seed)) for seed in range(20)}) > 5
 
 
+@pytest.mark.process
 def test_another_process_plays_the_same_episodes():
     code = f"import test_env_contract as t; print([t.digest(i) for i in {ENV_IDS}])"
     done = subprocess.run(

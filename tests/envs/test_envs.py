@@ -93,6 +93,7 @@ def test_other_seed_other_task(env_id, kwargs):
     assert len({json.dumps(play(env, seed)) for seed in range(20)}) > 5
 
 
+@pytest.mark.process
 def test_second_process_plays_the_same_episodes():
     code = "import test_envs; print(test_envs.digest())"
     done = subprocess.run(

@@ -117,6 +117,7 @@ def test_what_is_inside_of_the_training_environment(kind):
             model.learn(200, callback=Calling(use))
 
 
+@pytest.mark.process
 def test_processes():
     env = make_vec(CHAIN, 2, vec_env_cls=SubprocVecEnv)
     try:

@@ -504,6 +504,7 @@ def test_wrappers_of_a_task_are_kept():
     assert [env.step(np.zeros(2, dtype=int))[2].tolist() for _ in range(2)] == [[False] * 2, [True] * 2]
 
 
+@pytest.mark.process
 def test_subprocesses_give_the_same_episodes():
     seeds = HELD_OUT_SEED + np.arange(5)
     results = []

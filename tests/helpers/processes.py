@@ -5,6 +5,12 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+from stable_baselines3.common.vec_env import SubprocVecEnv
+
+# One of the classes of vector environments that a test is parametrized with.
+IN_PROCESSES = pytest.param(SubprocVecEnv, marks=pytest.mark.process)
+
 
 def freeze(*pids):
     """Stop processes, and wait until all of their threads have: until then, one of these may still answer."""

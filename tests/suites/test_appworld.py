@@ -26,7 +26,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from helpers.processes import IN_PROCESSES
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from seeupo_gym import SeeUPO
 from seeupo_gym.envs.suites.appworld import AppWorldEnv, EnvironmentServer, RefusalError
@@ -224,7 +225,7 @@ def real(tmp_path_factory):
     process.wait()
 
 
-@pytest.fixture(params=["stub", "real"])
+@pytest.fixture(params=["stub", pytest.param("real", marks=pytest.mark.process)])
 def url(request):
     """Address of a server, stand-in or real."""
     if request.param == "stub":
@@ -287,6 +288,7 @@ def test_the_server_refuses(url):
 
 
 @pytest.mark.skipif(not REAL_PYTHON, reason="APPWORLD_PYTHON is not set")
+@pytest.mark.process
 def test_the_stand_in_has_the_fields_of_the_real_server(real):
     with urllib.request.urlopen(f"{real[0]}/openapi.json") as response:
         document = json.load(response)
@@ -385,6 +387,7 @@ def test_checker(url):
 
 
 @pytest.mark.skipif(not REAL_PYTHON, reason="APPWORLD_PYTHON is not set")
+@pytest.mark.process
 def test_made_up_data_is_read_and_each_server_has_its_folder(real):
     url, root = real
     env = AppWorldEnv(url, root=str(root))
@@ -395,6 +398,7 @@ def test_made_up_data_is_read_and_each_server_has_its_folder(real):
 
 
 @pytest.mark.skipif(not REAL_PYTHON, reason="APPWORLD_PYTHON is not set")
+@pytest.mark.process
 def test_code_is_executed_in_the_servers_process(real):
     env = AppWorldEnv(real[0], tasks=["abc1_1"])
     env.reset(seed=0)
@@ -540,6 +544,7 @@ def test_a_task_that_the_server_does_not_have(stub):
 # --- One environment a server
 
 
+@pytest.mark.process
 def test_a_server_is_of_one_environment(stub, stubbed):
     stubbed.reset(seed=0)
     other = AppWorldEnv(stub.url.replace("127.0.0.1", "localhost"), tasks=list(TASKS))
@@ -557,6 +562,7 @@ def test_a_server_is_of_one_environment(stub, stubbed):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.process
 def test_forks_neither_keep_the_server_nor_give_it_back(stub):
     env = AppWorldEnv(stub.url, tasks=list(TASKS))
     env.reset(seed=0)
@@ -621,7 +627,7 @@ def factories():
         stub.stop()
 
 
-@pytest.mark.parametrize("vec_env_class", [DummyVecEnv, SubprocVecEnv])
+@pytest.mark.parametrize("vec_env_class", [DummyVecEnv, IN_PROCESSES])
 def test_vector_environments(factories, vec_env_class):
     env = vec_env_class(factories)
     env.seed(1)

@@ -380,6 +380,7 @@ def make_first():
     return gym.make("seeupo_gym:" + ID, task=0)
 
 
+@pytest.mark.process
 def test_subproc_vec_env():
     # Not DummyVecEnv: SB3's has an array for the observations, and there is none for a Text space.
     env = SubprocVecEnv([make_first, make_first])
@@ -395,6 +396,7 @@ def test_subproc_vec_env():
         env.close()
 
 
+@pytest.mark.process
 def test_nothing_that_writes_into_the_package_is_imported():
     code = f"import sys, gymnasium, seeupo_gym; e = gymnasium.make('{ID}').unwrapped; e.reset(seed=0); e.step('ls()')\n"
     code += "print([m for m in sys.modules if m.startswith('bfcl_eval') and m.endswith(('eval_config', '.utils'))])"

@@ -6,8 +6,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from helpers.processes import IN_PROCESSES
 from stable_baselines3 import PPO
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 pytest.importorskip("bfcl_eval")
 pytest.importorskip("mpmath")
@@ -189,7 +190,7 @@ def test_it_pickles_in_the_middle_of_an_episode():
         assert info["is_success"]
 
 
-@pytest.mark.parametrize("vec_env_cls", [DummyVecEnv, SubprocVecEnv])
+@pytest.mark.parametrize("vec_env_cls", [DummyVecEnv, IN_PROCESSES])
 def test_vector_environments(vec_env_cls):
     env = make_vec(ID, 2, seed=0, vec_env_cls=vec_env_cls, task=0)
     try:

@@ -6,7 +6,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from helpers.processes import IN_PROCESSES
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 pytest.importorskip("minigrid")
 
@@ -85,7 +86,7 @@ def test_it_pickles_in_the_middle_of_an_episode():
         np.testing.assert_array_equal(env.step(action)[0], twin.step(action)[0])
 
 
-@pytest.mark.parametrize("vec_env_cls", [DummyVecEnv, SubprocVecEnv])
+@pytest.mark.parametrize("vec_env_cls", [DummyVecEnv, IN_PROCESSES])
 def test_vector_environments(vec_env_cls):
     # The general id with its argument, which no function of this package may take for one of its own.
     env = make_vec("seeupo_gym/MiniGrid-v0", 2, 0, vec_env_cls, name="MiniGrid-DoorKey-5x5-v0")

@@ -26,6 +26,8 @@ from seeupo_gym.envs.suites.miniwob import MiniWoBEnv
 from seeupo_gym.envs.suites.miniwob_browser import Browser, find_programs
 from seeupo_gym.envs.views.candidate_view import CandidateView
 
+pytestmark = pytest.mark.process  # the browser
+
 
 @pytest.fixture(scope="module")
 def browser():
@@ -507,7 +509,6 @@ def test_the_browser_ends_with_the_environment():
 
 START = """
 import signal
-from helpers.processes import freeze
 from stable_baselines3.common.vec_env import SubprocVecEnv
 from seeupo_gym.envs.views.candidate_view import CandidateView
 from seeupo_gym.envs.suites.miniwob import MiniWoBEnv

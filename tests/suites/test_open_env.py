@@ -20,6 +20,8 @@ from seeupo_gym.envs.suites.open_env import OpenEnvEnv
 pytest.importorskip("openenv.core.env_server")
 pytest.importorskip("websockets.sync.client")
 
+pytestmark = pytest.mark.process  # the server
+
 ENV_ID = "seeupo_gym/OpenEnv-v0"
 MAX_SESSIONS = 4
 SERVER = f"""

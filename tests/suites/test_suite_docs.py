@@ -36,6 +36,7 @@ def test_every_page_is_looked_at():
 
 
 @pytest.mark.parametrize(("code", "packages"), list(examples()))
+@pytest.mark.docs
 def test_example(code, packages, tmp_path):
     for package in packages:
         pytest.importorskip(package)

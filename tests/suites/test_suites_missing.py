@@ -29,6 +29,7 @@ def test_every_suite_is_registered():
     assert all(f"{NAMESPACE}/{name}" in gym.registry for name in SUITE_ENTRY_POINTS)
 
 
+@pytest.mark.process
 def test_importing_the_package_imports_no_suite():
     code = f"import sys, seeupo_gym; print([p for p in {list(PACKAGES.values())} if p in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -70,6 +70,7 @@ def global_states():
 # --- Contracts
 
 
+@pytest.mark.process
 def test_import_is_lazy_and_has_no_side_effects():
     code = """
 import logging, random, sys
@@ -585,6 +586,7 @@ def test_groups_start_alike_and_learn():
     assert model.n_turns == 14
 
 
+@pytest.mark.process
 def test_worker_processes_play_the_same():
     def first_steps(vec_env_cls):
         env = vec_env_cls([make_vectors])

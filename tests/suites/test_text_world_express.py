@@ -25,6 +25,8 @@ from seeupo_gym.envs.suites.text_world_express import (
     TextWorldExpressEnv,
 )
 
+pytestmark = pytest.mark.process  # Java
+
 EASY_COIN = {"numLocations": 4, "numDistractorItems": 0, "includeDoors": 0}
 
 

@@ -128,6 +128,7 @@ def _write_for_ever(path, started):
         signal.pause()
 
 
+@pytest.mark.process
 def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path):
     context = multiprocessing.get_context("fork")
     started = [context.Event() for _ in range(2)]

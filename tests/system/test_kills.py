@@ -17,7 +17,10 @@ TRAP = "seeupo_gym/CoordinationTrap-v0"
 # The longest time a process lives; it saves many times in it.
 SECONDS = 0.5
 
-pytestmark = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="it would take minutes")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="it would take minutes"),
+]
 # A fast run shows that the test works; how often it must hold is up to the slow one.
 n_kills = pytest.mark.parametrize("n_kills", [5, pytest.param(100, marks=pytest.mark.slow)])
 

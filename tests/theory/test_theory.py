@@ -495,6 +495,7 @@ def page_command():
     return [*options, "--mdps", 3]
 
 
+@pytest.mark.docs
 def test_the_command_on_the_page_and_its_seed(capsys, tmp_path, page_command, monkeypatch):
     code, out, err = theory(capsys, *page_command, "--out", tmp_path / "a")
     assert code == 0

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "language_models.md"
 
 
+@pytest.mark.docs
 def test_the_laptop_example_runs_as_written_and_learns(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -26,6 +27,7 @@ def test_the_laptop_example_runs_as_written_and_learns(tmp_path):
     assert list((tmp_path / "runs").rglob("events.out.tfevents.*"))
 
 
+@pytest.mark.docs
 def test_the_settings_for_a_gpu_are_accepted(tmp_path, monkeypatch):
     pytest.importorskip("bfcl_eval")
     monkeypatch.chdir(tmp_path)
@@ -46,6 +48,7 @@ def test_the_settings_for_a_gpu_are_accepted(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.process
 def test_the_benchmark_runs_and_continues(tmp_path):
     command = [sys.executable, str(ROOT / "benchmarks" / "language.py"), "--algos", "seeupo", "--seeds", "1"]
     command += ["--episodes", "256", "--workers", "1", "--out", str(tmp_path)]

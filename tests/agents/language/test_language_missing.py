@@ -34,10 +34,12 @@ def run(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.process
 def test_importing_the_package_imports_no_transformers():
     assert run(IMPORTS) == "[]\n"
 
 
+@pytest.mark.process
 def test_a_missing_package_is_named_in_one_line():
     assert run(WITHOUT) == 'language models need transformers: pip install -e ".[llm]" in a checkout\n' * 4
 

@@ -713,6 +713,7 @@ def test_groups_can_have_noise_of_their_own(folder, tokenizer):
 
 
 @pytest.mark.slow  # each process imports transformers
+@pytest.mark.process
 def test_subprocesses_see_the_same(folder, tokenizer):
     results = []
     for settings in ({}, {"vec_env_cls": SubprocVecEnv}):

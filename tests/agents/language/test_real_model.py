@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 EXAMPLE = Path(__file__).parents[3] / "examples" / "smollm2_toolchain.py"
 
 
+@pytest.mark.process
 def test_the_example_trains_saves_and_loads_within_three_gibibytes(tmp_path):
     done = subprocess.run([sys.executable, str(EXAMPLE)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -26,7 +26,7 @@ _WORDS = {"true": True, "false": False, "none": None}
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """Parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(_ERROR, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
@@ -34,7 +34,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parse_pairs(pairs: Sequence[str]) -> dict[str, Any]:
     """
-    Read ``key=value`` arguments. A value is a Python literal, true, false or none; anything else is text.
+    Read ``key=value`` arguments. A value is a Python literal, or true, false or none; anything else is text.
 
     :param pairs: arguments as typed
     :return: key -> value
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         arguments = _make_parser().parse_args(argv)
-    except SystemExit as end:  # argparse's way of ending, also after --help
+    except SystemExit as end:  # argparse ends so, also after --help
         return int(end.code or 0)
     command: Callable[[argparse.Namespace], int] = arguments.run
     if isinstance(sys.stdout, TextIOWrapper):
@@ -77,8 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:
         _say("stopped; what was finished is kept")
         return exit_code(interrupt)
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be flushed
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the output goes nowhere
         return 0
     except (ValueError, ImportError, OSError) as error:
         print(f"seeupo-gym: error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -311,7 +311,7 @@ def _benchmark(arguments: argparse.Namespace) -> int:
     from seeupo_gym.envs import ENV_IDS
 
     if not arguments.no_plots:
-        check_matplotlib()  # not after minutes of training
+        check_matplotlib()  # now, not after minutes of training
     defaults = {"algos": algorithm_names(), "envs": list(ENV_IDS), "seeds": [0, 1, 2], "steps": 100_000, "evals": 20}
     given = {name: getattr(arguments, name) for name in defaults if getattr(arguments, name) is not None}
     preset = PRESETS.get(arguments.preset, {})
@@ -383,7 +383,7 @@ def _theory(arguments: argparse.Namespace) -> int:
 
 
 def _report(text: str) -> None:
-    """Print in spite of a progress bar."""
+    """Print a line without damage to a progress bar."""
     try:
         from tqdm import tqdm
     except ImportError:

@@ -22,7 +22,7 @@ _File = str | pathlib.Path | io.BufferedIOBase
 
 
 class SavedAlgorithm(BaseAlgorithm):
-    """What :class:`~seeupo_gym.agents.group_algorithm.GroupAlgorithm` adds to SB3's saving and loading."""
+    """Saving and loading, as SB3 has it, of algorithms whose policies may keep their weights by themselves."""
 
     policy: TurnPolicy
     policy_class: Any
@@ -137,7 +137,7 @@ class SavedAlgorithm(BaseAlgorithm):
 
 
 def _path_to_write(path: str | pathlib.Path) -> pathlib.Path:
-    """The file that SB3 writes for a path: with the suffix .zip where there is none, and beside a folder."""
+    """Return the file that SB3 writes for a path: with the suffix .zip where there is none, and beside a folder."""
     path = pathlib.Path(path)
     if path.suffix == "":
         path = path.with_name(f"{path.name}.zip")
@@ -148,7 +148,7 @@ def _path_to_write(path: str | pathlib.Path) -> pathlib.Path:
 
 
 def _archive(path: _File) -> Any:
-    """The file that SB3 reads for a path: with the suffix .zip where there is none."""
+    """Return the file that SB3 reads for a path: with the suffix .zip where there is none."""
     if isinstance(path, (str, pathlib.Path)):
         return path if pathlib.Path(path).is_file() else f"{path}.zip"
     path.seek(0)

@@ -20,7 +20,7 @@ from seeupo_gym.envs.episodes import EpisodeLanes
 from seeupo_gym.envs.task import HELD_OUT_SEED, MAX_SEED, bare_task_env
 from seeupo_gym.envs.vector import make_vec
 
-# Lanes of a native environment cost almost nothing, those of others are an environment each.
+# Lanes of a native environment cost almost nothing. Each lane of any other is an environment.
 _MAX_NATIVE_LANES = 1000
 _MAX_OTHER_LANES = 8
 
@@ -28,7 +28,7 @@ _MAX_OTHER_LANES = 8
 @dataclass(frozen=True)
 class Evaluation:
     """
-    What every episode gave, in the order of their seeds; without those whose environment crashed.
+    Results of all episodes, in the order of their seeds. Episodes whose environment crashed are left out.
 
     :param returns: undiscounted return, shape (episodes,)
     :param lengths: number of turns, shape (episodes,)
@@ -116,7 +116,7 @@ def check_seeds(first_seed: int, n_episodes: int) -> None:
 
 def uses_masks(model: BaseAlgorithm) -> bool:
     """
-    Tell whether a model was trained with invalid-action masks.
+    Return True if a model was trained with invalid-action masks.
 
     :param model: any SB3 model
     :return: True for sb3-contrib's MaskablePPO, and for SeeUPO and its subclasses if their environment had masks and
@@ -127,7 +127,7 @@ def uses_masks(model: BaseAlgorithm) -> bool:
 
 def stage_note(model: BaseAlgorithm) -> str | None:
     """
-    Tell what is not trained yet in a model of the staged schedule, whose results are those of a part of it.
+    Say which turns of a model of the staged schedule are not trained yet, as its results do not include them.
 
     :param model: any SB3 model
     :return: one sentence; None if there is nothing to say
@@ -148,7 +148,7 @@ def _play(model: BaseAlgorithm, env: VecEnv, seeds: NDArray[np.int64], determini
             arguments: dict[str, Any] = {}
             if masked:
                 masks = np.array(get_action_masks(env), dtype=bool).reshape(env.num_envs, -1)
-                masks[~lanes.active] = True  # a finished lane need not have any valid action
+                masks[~lanes.active] = True  # a finished lane may have no valid action
                 arguments["action_masks"] = masks
             actions, state = model.predict(obs, state, episode_start, deterministic, **arguments)
             obs, rewards, dones, infos = env.step(actions)

@@ -1,4 +1,4 @@
-"""One job of a benchmark: one algorithm trains on one environment with one seed, and is evaluated on the way."""
+"""One job of a benchmark: an algorithm trains in an environment with a seed, and is evaluated on the way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["EvaluationCallback", "Job", "load_model", "run_job", "save_model"]
 
 REPLACE, RESUME, REFUSE = "replace", "resume", "refuse"
 
-# Called with the environment steps taken so far.
+# Function that is called with the number of environment steps taken so far.
 ProgressReport = Callable[[int], None]
 
 # A report at every vector step would cost more than the step.
@@ -39,13 +39,13 @@ _REPORT_SECONDS = 0.2
 
 class EvaluationCallback(BaseCallback):
     """
-    Evaluates whenever ``num_timesteps`` passes one of equally spaced points, and before training.
+    Callback that evaluates before training, and whenever ``num_timesteps`` passes one of equally spaced points.
 
-    Unlike with SB3's ``EvalCallback`` the number of environments plays no part. The evaluation that ends a
-    run is :meth:`evaluate`, called after the last update. Results also go to TensorBoard, under ``eval/``.
+    Unlike with SB3's ``EvalCallback`` the number of environments has no effect. The last evaluation of a run is
+    :meth:`evaluate`, which is called after the last update. Results also go to TensorBoard, under ``eval/``.
 
-    :param job: what to evaluate on, and when
-    :param report: told how many steps are taken
+    :param job: the job, which says when and on what to evaluate
+    :param report: function that is called with the number of steps taken
     """
 
     def __init__(self, job: Job, report: ProgressReport | None = None) -> None:
@@ -109,7 +109,7 @@ class EvaluationCallback(BaseCallback):
         values = {f"eval/{name}": row[name] for name in ("score", "normalized_score", "success_rate", "episode_length")}
         values = {name: value for name, value in values.items() if value is not None}
         stages = getattr(self.model, "stages", None)
-        if stages is not None:  # of the staged schedule, whose early turns are not trained yet
+        if stages is not None:  # with the staged schedule, early turns are not trained yet
             values["eval/stage_turn"] = stages.turn
         for output in self.logger.output_formats:
             output.write(values, dict.fromkeys(values, ()), self.model.num_timesteps)
@@ -165,11 +165,11 @@ def run_job(job: Job, report: ProgressReport | None = None, earlier: str = REPLA
     """
     Train and evaluate, and write TensorBoard events, the model and, last of all, ``result.json``.
 
-    When training is interrupted or fails, the model as it was then is saved as ``model_so_far.zip``.
+    If training is interrupted or fails, the model of that moment is saved as ``model_so_far.zip``.
 
-    :param job: what to do
-    :param report: called now and then with the number of environment steps taken
-    :param earlier: what to do with what an earlier run left in the folder. "replace": it stays until the first file of
+    :param job: the job
+    :param report: function that is called now and then with the number of environment steps taken
+    :param earlier: treatment of what an earlier run left in the folder. "replace": it stays until the first file of
         this run stands. "resume": go on from its last state; if it is finished, there is nothing to do. "refuse": raise
     :return: the content of ``result.json``
     :raises ValueError: if the algorithm refuses the settings, another run is writing to the folder, the one to go on
@@ -257,6 +257,6 @@ def _train(
 
 
 def _learn_arguments(model: BaseAlgorithm) -> dict[str, Any]:
-    """MaskablePPO is told when it learns, not when it is made, that its environment has no masks; else it refuses."""
+    """Tell MaskablePPO, which asks when it learns, not when it is made, whether its environment has masks."""
     asks = "use_masking" in signature(model.learn).parameters
     return {"use_masking": model.env is not None and is_masking_supported(model.env)} if asks else {}

@@ -15,7 +15,7 @@ from typing import Any
 from seeupo_gym.system.files import write_atomically
 
 RESULT_FILE, MODEL_FILE = "result.json", "model.zip"
-# Saved instead of the model when training was stopped or failed: nothing that was learned is lost.
+# Saved in place of the model if training was stopped or failed, so that nothing learned is lost.
 MODEL_SO_FAR_FILE = "model_so_far.zip"
 CSV_FILE, JSON_FILE = "results.csv", "results.json"
 
@@ -37,12 +37,12 @@ _PACKAGES = ("seeupo-gym", "gymnasium", "numpy", "torch", "stable-baselines3", "
 
 
 class SettingsDifferError(ValueError):
-    """Results that are there already were made with other settings."""
+    """A folder has results that were made with other settings."""
 
 
 def versions() -> dict[str, str]:
     """
-    Collect what a result may depend on besides its settings.
+    Collect versions that a result may depend on.
 
     :return: versions of Python, of the platform and of the packages
     """
@@ -57,9 +57,9 @@ def versions() -> dict[str, str]:
 
 def to_plain(value: Any) -> Any:
     """
-    Turn settings into what JSON can hold, so that equal settings compare equal after reading them back.
+    Convert settings to types that JSON can hold, so that equal settings compare equal after reading them back.
 
-    :param value: any value; a class or a function becomes its full name, an object what it is made of
+    :param value: any value; a class or a function becomes its full name, an object its attributes
     :return: nested dictionaries, lists, strings, numbers, booleans and None
     """
     if isinstance(value, Mapping):
@@ -72,7 +72,7 @@ def to_plain(value: Any) -> Any:
         return f"{value.__module__}.{value.__qualname__}"
     if repr(value) == object.__repr__(value) and hasattr(value, "__dict__"):
         return {"class": to_plain(type(value)), **to_plain(vars(value))}
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))  # where it is in memory differs from run to run
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))  # addresses in memory differ from run to run
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -80,7 +80,7 @@ def write_json(path: Path, content: Any) -> None:
     Write JSON atomically.
 
     :param path: the file
-    :param content: what :func:`to_plain` understands
+    :param content: a value that :func:`to_plain` converts
     """
     write_atomically(path, json.dumps(to_plain(content), indent=2) + "\n")
 
@@ -108,7 +108,7 @@ def read_results(out: Path) -> list[dict[str, Any]]:
 
     :param out: the folder of a benchmark
     :return: contents of the ``result.json`` files, by environment, algorithm and seed
-    :raises ValueError: if one is not what it should be; says which
+    :raises ValueError: if a file is not of the right form; names the file
     """
     results = []
     for path in _result_files(out):
@@ -125,7 +125,7 @@ def _result_files(out: Path) -> list[Path]:
 
 def tidy_rows(results: Iterable[Mapping[str, Any]]) -> list[Row]:
     """
-    Put the evaluations of all runs under each other.
+    Make a table of the evaluations of all runs.
 
     :param results: contents of ``result.json`` files
     :return: rows with the entries of :data:`COLUMNS`
@@ -174,12 +174,12 @@ def check_same_settings(out: Path, settings: Sequence[Mapping[str, Any]]) -> Non
     """
     Refuse to mix runs that cannot be compared.
 
-    Runs of one environment must share everything but the algorithm and the seed, runs of one algorithm on it
-    everything but the seed.
+    Runs in one environment must share everything but the algorithm and the seed. Runs of one algorithm in one
+    environment must share everything but the seed.
 
     :param out: the folder of a benchmark
-    :param settings: settings of the runs that are to be in it
-    :raises SettingsDifferError: says what differs and what to do
+    :param settings: settings of the runs that are to be added
+    :raises SettingsDifferError: if runs cannot be compared; says what differs and what to do
     """
     for result in read_results(out):
         old = result["settings"]
@@ -206,7 +206,7 @@ def discard_incomparable(out: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _incomparable(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What two runs do not share and would have to, to be in one table."""
+    """List the differences of two runs that keep them out of one table."""
     if new["environment"] != old["environment"]:
         return []
     return differences(old, new, {"seed"} if new["algorithm"] == old["algorithm"] else {"seed", *_OF_ALGORITHM})

@@ -1,9 +1,9 @@
 """Counter-based random numbers: a pure function of a seed and of what is drawn.
 
-A generator object for each of thousands of lanes would cost more than the dynamics it feeds. Here a draw
-is a hash of ``(seed, stream, index...)``, so that it is computed for all lanes at once, does not depend on
-how many draws came before it, and is the same on every platform. The mixing function is SplitMix64's
-finaliser (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+A generator object for each of thousands of lanes would cost more than the dynamics that it serves. Here a draw
+is a hash of ``(seed, stream, index...)``. It is computed for all lanes at once, does not depend on how many
+draws came before it, and is the same on every platform. The mixing function is SplitMix64's finaliser (Steele,
+Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def hash_bits(seeds: ArrayLike, *counters: ArrayLike) -> NDArray[np.uint64]:
     Hash seeds and counters to 64 random bits each.
 
     :param seeds: non-negative integers, any shape
-    :param counters: non-negative integers that broadcast against ``seeds``: which draw this is
+    :param counters: non-negative integers that broadcast against ``seeds`` and say which draw this is
     :return: ``uint64`` array of the broadcast shape, at least one-dimensional
     """
     bits = np.atleast_1d(np.asarray(seeds)).astype(np.uint64)

@@ -17,7 +17,7 @@ NO_EPISODE = -1
 
 class EpisodeLanes:
     """
-    Bookkeeping of which episode and which turn each lane of a vector environment is at.
+    Bookkeeping of a list of seeded episodes: the episode and the turn that each lane of a vector environment is at.
 
     Episode ``e`` is played in lane ``e % n_envs``. Where the environment takes a queue of seeds
     (:mod:`seeupo_gym.envs.vector`), a lane goes from one episode straight to its next, and is parked when
@@ -54,7 +54,8 @@ class EpisodeLanes:
         self._native = env.unwrapped if isinstance(env.unwrapped, TaskVecEnv) else None
         self._queued = self._native is not None or env.has_attr("queue_episodes")
         # A parked lane repeats its last observation, which would bias the running statistics of VecNormalize.
-        self._park = self._queued and unwrap_vec_normalize(env) is None
+        normalize = unwrap_vec_normalize(env)
+        self._park = self._queued and (normalize is None or not normalize.training)
         self.episodes = self._schedule[:, 0].copy()
         self.turns = np.zeros(n_envs, dtype=np.int64)
 
@@ -69,7 +70,7 @@ class EpisodeLanes:
 
     @property
     def active(self) -> NDArray[np.bool_]:
-        """Which lanes are in the middle of an episode of the list, shape (n_envs,)."""
+        """Mask of the lanes that are in the middle of an episode of the list, shape (n_envs,)."""
         active: NDArray[np.bool_] = self.episodes != NO_EPISODE
         return active
 
@@ -80,13 +81,18 @@ class EpisodeLanes:
         return ALL_LANES if not self._park or active.all() else np.flatnonzero(active)
 
     @property
+    def parks(self) -> bool:
+        """Whether a lane with nothing left to play stands still, and keeps what it shows."""
+        return self._park
+
+    @property
     def running(self) -> bool:
-        """Whether any episode of the list is still to be finished."""
+        """True as long as an episode of the list is not finished."""
         return bool(self.active.any())
 
     @property
     def n_steps(self) -> int:
-        """How many environment steps the next call of ``env.step`` takes, used or not."""
+        """Number of environment steps that the next call of ``env.step`` takes, used or not."""
         return int(self.active.sum()) if self._park else self.env.num_envs
 
     def reset(self) -> Any:

@@ -1,4 +1,4 @@
-"""Text in place of action indices: find the action that a written message means."""
+"""Messages in place of action indices: find the action that a written message means."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _WORD = re.compile(rf"{_SIGN}?\d[a-z0-9]*(?:{_JOINT}\d[a-z0-9]*)*|[a-z0-9]+")
 
 
 class MessageError(ValueError):
-    """A message that means no action; the text is the reply to it, and says what would be understood."""
+    """A message means no action. The error's text is the reply to it, and says what would be understood."""
 
 
 def plain(text: str) -> str:
     """
     Reduce a message to lower-case words and numbers, with single spaces between them.
 
-    A number stays whole, with its sign, so that none is taken for a part of it: -5, 3.9, 1,000 and 5-10 are not 5, 3, 1
-    and 5. After letters a hyphen is no sign: O-2041 becomes "o 2041".
+    A number stays whole, with its sign: "-5" is not 5, "3.9" is not 3, "1,000" is not 1, "5-10" is neither 5 nor 10.
+    After letters a hyphen is no sign: "O-2041" becomes "o 2041".
     """
     return " ".join(_WORD.findall(text.casefold()))
 

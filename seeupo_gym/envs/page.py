@@ -1,7 +1,7 @@
 """
-The generated part of docs/environments.md: scores, and of every task its docstring and an expert's episode.
+The generated part of docs/environments.md: the scores, and for every task its docstring and an episode of the expert.
 
-``python -m seeupo_gym.envs.page docs/environments.md`` writes it anew below the marker.
+``python -m seeupo_gym.envs.page docs/environments.md`` writes it anew, below a marker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MARKER = "<!-- Everything below is written by: python -m seeupo_gym.envs.page do
 
 def generated_part() -> str:
     """
-    Write out all tasks.
+    Write the documentation of all tasks.
 
     :return: Markdown, without the marker
     """

@@ -1,5 +1,5 @@
 """
-Reference scores of the tasks: what random and expert play reach, to put all tasks on one scale.
+Reference scores: the mean returns of random and of expert play, which put all tasks on one scale.
 
 ``python -m seeupo_gym.envs.reference`` measures them anew and prints :data:`REFERENCE_SCORES`.
 """
@@ -22,17 +22,17 @@ from seeupo_gym.envs.episodes import EpisodeLanes
 from seeupo_gym.envs.task import HELD_OUT_SEED, bare_task_env
 from seeupo_gym.envs.vector import TaskVecEnv, make_vec
 
-# A policy of the native vector environment: an action for every lane, randomness from the generator.
+# A policy of the native vector environment. It returns an action for every lane, and draws from the generator.
 Policy = Callable[[TaskVecEnv, np.random.Generator], NDArray[np.int64]]
 
 # Arguments that differ from the environment's defaults, sorted by name.
 Settings = tuple[tuple[str, Any], ...]
 
 N_EPISODES = 1000
-# The number of lanes decides which random numbers an episode gets, so it is part of what "measured" means.
+# The number of lanes decides which random numbers an episode gets, so another number would give other scores.
 _N_LANES = 250
 _POLICY_SEED = 0
-# Rewards are float32; more digits than these would be its rounding.
+# Rewards are float32: further digits would only show its rounding.
 _DECIMALS = 6
 
 
@@ -79,10 +79,10 @@ REFERENCE_SCORES: dict[tuple[str, Settings], ReferenceScores] = {
 
 def random_policy(env: TaskVecEnv, rng: np.random.Generator) -> NDArray[np.int64]:
     """
-    Choose uniformly among the valid actions, in each component of the action by itself.
+    Choose uniformly among the valid actions, independently for each component of the action.
 
     :param env: the vector environment, in the middle of its episodes
-    :param rng: where the randomness comes from
+    :param rng: source of randomness
     :return: one action a lane
     """
     space = env.task.action_space
@@ -97,10 +97,10 @@ def random_policy(env: TaskVecEnv, rng: np.random.Generator) -> NDArray[np.int64
 
 def expert_policy(env: TaskVecEnv, rng: np.random.Generator) -> NDArray[np.int64]:
     """
-    Choose what the task's expert would.
+    Choose the actions of the task's expert.
 
     :param env: the vector environment, in the middle of its episodes
-    :param rng: not used, experts are deterministic
+    :param rng: not used, as experts are deterministic
     :return: one action a lane
     """
     return env.task.expert_actions()
@@ -108,7 +108,7 @@ def expert_policy(env: TaskVecEnv, rng: np.random.Generator) -> NDArray[np.int64
 
 def measure(env_id: str, policy: Policy, n_episodes: int = N_EPISODES, **kwargs: Any) -> float:
     """
-    Mean return of a policy over the first held-out seeds.
+    Measure the mean return of a policy over the first held-out seeds.
 
     :param env_id: id of one of this package's tasks
     :param policy: for example :func:`random_policy`
@@ -127,7 +127,7 @@ def _returns(env_id: str, policy: Policy, n_episodes: int = N_EPISODES, **kwargs
     """Play the first held-out seeds; see :func:`measure`."""
     env = make_vec(env_id, min(_N_LANES, n_episodes), **kwargs)
     if not isinstance(env, TaskVecEnv):
-        raise ValueError(f"{env_id} is not a task of this package, or in a wrapper, so its policies cannot play it")
+        raise ValueError(f"{env_id} is not a task of this package, or is in a wrapper, so its policies cannot play it")
     rng = np.random.default_rng(_POLICY_SEED)
     returns = np.zeros(n_episodes, dtype=np.float64)
     with EpisodeLanes(env, HELD_OUT_SEED + np.arange(n_episodes)) as lanes:
@@ -142,13 +142,13 @@ def _returns(env_id: str, policy: Policy, n_episodes: int = N_EPISODES, **kwargs
 
 def reference_scores(env_id: str, **kwargs: Any) -> ReferenceScores | None:
     """
-    Look up the reference scores of a task; for arguments that the table lacks they are measured and kept.
+    Look up the reference scores of a task. Scores for arguments that the table lacks are measured, and kept.
 
-    :param env_id: a registered id, as ``gymnasium.make`` takes it: also without its version, or after its module
+    :param env_id: a registered id in any form that ``gymnasium.make`` takes: ``name``, ``name-v0``, ``module:name``
     :param kwargs: arguments of the environment
-    :return: the scores; None if the environment is not one of this package's, so that it has no expert; if it is in a
-        wrapper, such as the one that ``max_episode_steps`` adds; and if the expert is not better than random play by
-        more than chance explains, so that there is no scale
+    :return: the scores. None if the environment is not one of this package's (it has no expert), or is in a wrapper
+        such as that of ``max_episode_steps``, or if the expert is not significantly better than random play (there is
+        no scale)
     """
     namespace, name, version = parse_env_id(env_id.rpartition(":")[2])
     env_id = get_env_id(namespace, name, find_highest_version(namespace, name) if version is None else version)
@@ -165,22 +165,22 @@ def reference_scores(env_id: str, **kwargs: Any) -> ReferenceScores | None:
 
 def normalize(score: float, reference: ReferenceScores) -> float:
     """
-    Put a score on the scale on which random play is 0 and the expert is 1.
+    Convert a score to the scale on which random play is 0 and the expert is 1.
 
     :param score: a mean return
     :param reference: the reference scores of the same environment
-    :return: the normalized score; below 0 for worse than random, above 1 for better than the expert
+    :return: the normalized score: below 0 if worse than random play, above 1 if better than the expert
     """
     return (score - reference.random) / (reference.expert - reference.random)
 
 
 def optimal_value(env_id: str, **kwargs: Any) -> float | None:
     """
-    Give the exact value of an optimal policy.
+    Return the exact expected return of an optimal policy.
 
     :param env_id: a registered id
     :param kwargs: arguments of the environment
-    :return: the expected return; None where it is not known exactly, which includes all wrappers
+    :return: the expected return; None where it is not known exactly, and for any environment in a wrapper
     """
     base = bare_task_env(gym.make(env_id, **kwargs))
     return None if base is None else base.task.optimal_value()
@@ -190,13 +190,13 @@ def _settings(env_id: str, kwargs: dict[str, Any]) -> Settings:
     entry_point = ENTRY_POINTS[env_id.removeprefix(f"{NAMESPACE}/")]
     parameters = signature(load_env_creator(entry_point)).parameters
     changed = {k: v for k, v in kwargs.items() if k not in parameters or v != parameters[k].default}
-    changed.pop("render_mode", None)  # shows an episode, does not change it
+    changed.pop("render_mode", None)  # it shows an episode, and does not change it
     return tuple(sorted(changed.items()))
 
 
 @cache
 def _measure_both(env_id: str, settings: Settings) -> tuple[ReferenceScores, bool]:
-    """The scores, and whether the expert's is higher by more than three standard errors of the difference."""
+    """Measure both scores, and whether the difference is more than three standard errors."""
     random, expert = (_returns(env_id, policy, **dict(settings)) for policy in (random_policy, expert_policy))
     gain = expert - random
     differ = bool(gain.mean() > 3.0 * gain.std() / np.sqrt(len(gain)))

@@ -1,4 +1,4 @@
-"""A multi-turn task: dynamics written once, for many lanes at a time, and its Gymnasium view."""
+"""A multi-turn task: its dynamics, written once for many lanes at a time, and its Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from numpy.typing import NDArray
 from seeupo_gym.envs.arguments import check_choice, check_count
 from seeupo_gym.envs.messages import find_action
 
-# Which lanes a call is about: an index array, or ``slice(None)`` for all of them without a copy.
+# The lanes that a call is about: an index array, or ``slice(None)`` for all of them, which makes no copy.
 Lanes = NDArray[np.int64] | slice
 
 ALL_LANES = slice(None)
 
 LevelT = TypeVar("LevelT")
 
-# What stands in every component of an action that was not taken: the turn passes, and nothing else happens.
+# The value of every component of an action that was not taken: the turn passes, and nothing else happens.
 NO_ACTION = -1
 
-# Seeds below this bound are for training, the ones from it on are kept for evaluation (see Task.reset).
+# Training draws its seeds below this bound; seeds from here on are held out for evaluation (see Task.reset).
 HELD_OUT_SEED = 2**31
 MAX_SEED = 2**63 - 1
 
 
 class StepResult(NamedTuple):
-    """What one step of some lanes gave, one entry a lane."""
+    """Results of one step of some lanes, one entry a lane."""
 
     rewards: NDArray[np.float32]
     dones: NDArray[np.bool_]
@@ -55,9 +55,9 @@ def choose_level(level: str, levels: Mapping[str, LevelT]) -> LevelT:
     Look up a level of difficulty.
 
     :param level: its name
-    :param levels: name -> what it sets
-    :return: what it sets
-    :raises ValueError: for an unknown name; says which there are
+    :param levels: name -> settings
+    :return: the settings of the level
+    :raises ValueError: for an unknown name; lists the names there are
     """
     check_choice("level", level, levels)
     return levels[level]
@@ -67,10 +67,13 @@ class Task(ABC):
     """
     Dynamics of one multi-turn task, batched: the state of lane ``i`` is row ``i`` of every state array.
 
-    A subclass sets ``observation_space``, ``action_space`` and ``max_turns`` before it calls this
-    constructor, names its ``levels`` if it has an argument ``level`` (the first is the default), draws all its
-    randomness from :mod:`seeupo_gym.envs.counter_rng` with ``task_seeds`` (what the episode starts from) and
-    ``noise_seeds`` (what happens on the way), and never loops over lanes.
+    A subclass
+
+    - sets ``observation_space``, ``action_space`` and ``max_turns`` before it calls this constructor;
+    - names its ``levels`` if it has an argument ``level``; the first one is the default;
+    - draws all its random numbers from :mod:`seeupo_gym.envs.counter_rng`: with ``task_seeds`` for the start of an
+      episode, with ``noise_seeds`` for its transitions;
+    - never loops over lanes.
 
     :param n_lanes: number of lanes, at least 1
     """
@@ -86,7 +89,7 @@ class Task(ABC):
         self.turns = np.zeros(n_lanes, dtype=np.int64)
         self.task_seeds = np.zeros(n_lanes, dtype=np.uint64)
         self.noise_seeds = np.zeros(n_lanes, dtype=np.uint64)
-        # Tasks with masks tell here whether they refused the last action: exactly those that the mask rules out.
+        # Set by tasks with masks: True if the last action was one that the mask rules out, and so was refused.
         self.refused = np.zeros(n_lanes, dtype=bool)
         n_choices = self.action_space.n if isinstance(self.action_space, spaces.Discrete) else self.action_space.nvec
         self._n_choices = np.asarray(n_choices)
@@ -97,9 +100,9 @@ class Task(ABC):
         """
         Start an episode in each of the given lanes. A seed fixes the whole task.
 
-        :param seeds: one seed a lane, in [0, 2**63). Unseeded episodes draw theirs from
-            [0, ``HELD_OUT_SEED``), so that seeds from ``HELD_OUT_SEED`` on are never trained on by chance.
-        :param noise_seeds: seeds of the transitions alone; by default the transitions follow ``seeds``
+        :param seeds: one seed a lane, in [0, 2**63). Episodes without a given seed draw one from
+            [0, ``HELD_OUT_SEED``), so that training never meets a held-out seed by chance.
+        :param noise_seeds: seeds of the transitions alone; None: ``seeds``
         :param lanes: the lanes to reset
         """
         self.turns[lanes] = 0
@@ -109,7 +112,7 @@ class Task(ABC):
 
     def step(self, actions: NDArray[np.int64], lanes: Lanes = ALL_LANES) -> StepResult:
         """
-        Take one turn in each of the given lanes; all of them must be in the middle of an episode.
+        Take one turn in each of the given lanes, all of which must be in the middle of an episode.
 
         :param actions: one checked action a lane (see :meth:`check_actions`)
         :param lanes: the lanes to step
@@ -120,11 +123,11 @@ class Task(ABC):
 
     def check_actions(self, actions: Any) -> NDArray[np.int64]:
         """
-        Validate a batch of actions.
+        Check that a batch of actions is in the action space.
 
         :param actions: shape (lanes,) for Discrete, (lanes, components) for MultiDiscrete
         :return: the actions as ``int64``
-        :raises ValueError: if the type, the shape or a value is outside the action space; names the lane
+        :raises ValueError: if the type, the shape or a value is wrong; names the lane
         """
         array = np.asarray(actions)
         if array.dtype.kind not in "iu":
@@ -139,16 +142,16 @@ class Task(ABC):
 
     @abstractmethod
     def _start(self, lanes: Lanes) -> None:
-        """Draw the initial state of the given lanes; turns and seeds are set already."""
+        """Draw the initial state of the given lanes, whose turns and seeds are set already."""
 
     @abstractmethod
     def _advance(self, actions: NDArray[np.int64], lanes: Lanes) -> StepResult:
-        """Apply actions, or ``NO_ACTION`` in all components; ``turns`` already counts this turn."""
+        """Apply actions, some of which may be ``NO_ACTION``; ``turns`` already counts this turn."""
 
     @abstractmethod
     def observe(self, lanes: Lanes = ALL_LANES) -> NDArray[np.float32]:
         """
-        Observations, valid after the end of an episode too.
+        Return the observations, which are valid after the end of an episode too.
 
         :param lanes: the lanes to observe
         :return: shape (lanes, *observation shape), a fresh array
@@ -156,9 +159,9 @@ class Task(ABC):
 
     def action_masks(self, lanes: Lanes = ALL_LANES) -> NDArray[np.bool_]:
         """
-        Which choices the environment accepts, in sb3-contrib's layout.
+        Return the choices that the environment accepts now, in sb3-contrib's layout.
 
-        :param lanes: the lanes to tell it of
+        :param lanes: the lanes to return them for
         :return: shape (lanes, sum of choices)
         :raises AttributeError: if the task has no invalid actions
         """
@@ -167,29 +170,29 @@ class Task(ABC):
     @abstractmethod
     def expert_actions(self, lanes: Lanes = ALL_LANES) -> NDArray[np.int64]:
         """
-        The reference expert's actions; it sees what the agent sees and what the docstring says of it.
+        Choose the reference expert's actions. The task's docstring says what the expert sees beside the observation.
 
         :param lanes: the lanes to act in
         :return: shape (lanes,) for Discrete, (lanes, components) for MultiDiscrete
         """
 
     def optimal_value(self) -> float | None:
-        """The exact expected return of an optimal policy over all seeds; None where it is not known."""
+        """Return the exact expected return of an optimal policy over all seeds, or None where it is not known."""
         return None
 
     @abstractmethod
     def opening_text(self, lane: int) -> str:
         """
-        What a person would read at the start of an episode.
+        Write the text that a person would read at the start of an episode.
 
-        :param lane: the lane that it is in
+        :param lane: the lane of the episode
         :return: printable ASCII
         """
 
     @abstractmethod
     def action_text(self, lane: int, action: NDArray[np.int64]) -> str:
         """
-        What the agent writes to take an action, in the state that the lane is in.
+        Write the message that takes an action, in the state that the lane is in.
 
         :param lane: the lane
         :param action: shape () or (components,)
@@ -199,19 +202,19 @@ class Task(ABC):
     @abstractmethod
     def reply_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
         """
-        All that the agent reads after the turn it has just taken, also after ``NO_ACTION``.
+        Write all that the agent reads after the turn that it has just taken, also after ``NO_ACTION``.
 
         :param lane: the lane
-        :param action: what was done in it, shape () or (components,)
-        :param result: what the step of this lane alone gave
+        :param action: the action of the turn, shape () or (components,)
+        :param result: the result of the step, of this lane alone
         :return: printable ASCII
         """
 
     def short_texts(self, lane: int) -> dict[str, int | NDArray[np.int64]]:
         """
-        Return more texts for actions, which count only if a message has nothing else.
+        List more texts for actions, which count only if a message says nothing else.
 
-        A text of :meth:`action_text` that is in here counts only alone, too.
+        A text of :meth:`action_text` that is listed here, too, also counts only if it stands alone.
 
         :param lane: the lane whose episode it is
         :return: text -> action
@@ -263,7 +266,7 @@ class TaskEnv(gym.Env[Any, Any]):
 
     The seed given to ``reset`` is the task's seed; later resets without a seed draw theirs from ``np_random``.
 
-    :param make_task: makes the task with a given number of lanes
+    :param make_task: function that makes the task with a given number of lanes
     :param render_mode: ``"ansi"`` makes :meth:`render` return the transcript of the episode so far
     """
 
@@ -271,7 +274,7 @@ class TaskEnv(gym.Env[Any, Any]):
 
     def __init__(self, make_task: Callable[[int], Task], render_mode: str | None = None) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
-            # A TypeError: SB3's make_vec_env tries "rgb_array" first, and does without a mode only after this one.
+            # It must be a TypeError: after one, SB3's make_vec_env tries again without the mode "rgb_array".
             raise TypeError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
         self.make_task = make_task
         self.task = make_task(1)
@@ -288,7 +291,7 @@ class TaskEnv(gym.Env[Any, Any]):
 
         :param seed: fixes the task and its transitions
         :param options: must be empty
-        :raises ValueError: for a seed over 2**63 - 1 or an option, as there are none
+        :raises ValueError: for a seed over 2**63 - 1, and for any option, as there are none
         """
         super().reset(seed=seed)
         if options:
@@ -305,7 +308,7 @@ class TaskEnv(gym.Env[Any, Any]):
 
     def reseed_noise(self, seed: int) -> None:
         """
-        Give the rest of this episode's transitions randomness of their own.
+        Draw the rest of this episode's transitions from another seed.
 
         :param seed: in [0, 2**63)
         """
@@ -328,11 +331,11 @@ class TaskEnv(gym.Env[Any, Any]):
         self, action: NDArray[np.int64], message: str, complaint: str = ""
     ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """
-        Take one turn with an action that is checked already, or with ``NO_ACTION``.
+        Take one turn with an action that was checked before, or with ``NO_ACTION``.
 
         :param action: shape () or (components,)
         :param message: what the agent wrote, for the transcript
-        :param complaint: what is said of a message that means no action, before the task's reply
+        :param complaint: text about a message that means no action; it comes before the task's reply
         :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
         """
         if not self._running:
@@ -348,7 +351,7 @@ class TaskEnv(gym.Env[Any, Any]):
 
     @property
     def last_reply(self) -> str:
-        """What the agent reads after the last turn."""
+        """The text that the agent reads after the last turn."""
         return self._complaint + self.task.reply_text(0, *self._last)
 
     def render(self) -> str | None:
@@ -357,21 +360,21 @@ class TaskEnv(gym.Env[Any, Any]):
 
 
 class MaskedTaskEnv(TaskEnv):
-    """A :class:`TaskEnv` with invalid actions; sb3-contrib knows such environments by the method below."""
+    """A :class:`TaskEnv` with invalid actions. Its method ``action_masks`` is where sb3-contrib looks for them."""
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Return which choices are valid now, shape (sum of choices,)."""
+        """Return a mask of the choices that are valid now, shape (sum of choices,)."""
         mask: NDArray[np.bool_] = self.task.action_masks()[0]
         return mask
 
 
 def bare_task_env(env: gym.Env[Any, Any]) -> TaskEnv | None:
     """
-    Tell whether an environment is a task and nothing else.
+    Unwrap an environment that is one of this package's tasks and nothing else.
 
     :param env: any environment
     :return: the task's environment, without the checks that ``gymnasium.make`` wraps it in; None if it is something
-        else, or if a wrapper (such as the ``TimeLimit`` of ``max_episode_steps``) may change what it does
+        else, or if another wrapper is around it, such as the ``TimeLimit`` of ``max_episode_steps``
     """
     while isinstance(env, (PassiveEnvChecker, OrderEnforcing)):
         env = env.env

@@ -1,4 +1,4 @@
-"""AppWorld: tasks in a world of apps, solved by writing code that a server of the package appworld executes."""
+"""AppWorld: tasks in a world of apps, solved by writing code that a server of the package ``appworld`` runs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ except ImportError:  # on Windows
 
 _TASK_ID = re.compile(r"[A-Za-z0-9]+_[0-9]+")
 
-# How much longer than the execution of code may take an answer is waited for, in seconds: starting and
-# evaluating a task take time too.
+# Seconds to wait for an answer beyond the time that the execution of code may take, as starting and evaluating a task
+# take time, too.
 MARGIN = 60
-# How an answer begins if nothing was executed.
+# The beginning of an answer if no code was executed.
 _TOO_LONG = "Execution failed. A message may have"
 _NOT_EXECUTED = (
     "No code available to execute.",
@@ -39,7 +39,7 @@ _NOT_EXECUTED = (
 )
 CLOSE_WAIT = 5
 
-# The server is local: a proxy that is meant for the internet cannot reach it.
+# The server is local, and a proxy for the internet could not reach it.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 INSTALL = (
@@ -51,15 +51,15 @@ T = TypeVar("T")
 
 
 class RefusalError(CrashError):
-    """The server answered with an HTTP error. It says 500 to all that goes wrong inside; its log says what it was."""
+    """The server answered with an HTTP error, which is 500 for all errors inside. The cause is in the server's log."""
 
 
 class EnvironmentServer:
     """
-    What ``appworld serve environment`` serves over HTTP: one world, in which one task is active.
+    The server of ``appworld serve environment``, over HTTP: one world, in which one task is active.
 
-    :param url: its address
-    :param wait: time-out of an answer in seconds
+    :param url: address of the server
+    :param wait: seconds to wait for an answer
     :raises ValueError: for an address of another kind
     """
 
@@ -67,7 +67,7 @@ class EnvironmentServer:
         try:
             parts = urllib.parse.urlsplit(url)
             valid = isinstance(url, str) and parts.scheme in ("http", "https") and bool(parts.hostname)
-            # A name of it that can be one of a file.
+            # The address in a form that can be a file name.
             self.name = re.sub(r"[^a-z0-9.]+", "-", f"{parts.hostname}-{parts.port or parts.scheme}")
         except (ValueError, AttributeError, TypeError):
             valid = False
@@ -83,11 +83,11 @@ class EnvironmentServer:
 
         :param route: name of the route
         :param kind: type of the answer's output
-        :param wait: time-out, if not the usual one
+        :param wait: seconds to wait; None: as for all answers
         :param body: the request's fields
         :return: the answer's output
         :raises RefusalError: if the answer is an error
-        :raises CrashError: if there is none in time, or none of this protocol
+        :raises CrashError: if no answer comes in time, or if it is not one of this protocol
         """
         address, header = f"{self.url}/{route}", {"Content-Type": "application/json"}
         request = urllib.request.Request(address, json.dumps(body).encode(), header)
@@ -115,9 +115,9 @@ def read_split(root: str | None, split: str) -> list[str]:
     """
     Read the task ids of a split from AppWorld's data.
 
-    :param root: folder that has the folder ``data``; by default ``APPWORLD_ROOT`` or the current one, as in appworld
+    :param root: folder that has the folder ``data``; None: ``APPWORLD_ROOT`` or the current folder, as in appworld
     :param split: name of a split
-    :raises ImportError: without data
+    :raises ImportError: if there are no data
     :raises ValueError: for an unknown split
     """
     folder = Path(os.environ.get("APPWORLD_ROOT", ".") if root is None else root).absolute() / "data" / "datasets"
@@ -126,12 +126,12 @@ def read_split(root: str | None, split: str) -> list[str]:
         raise ImportError(INSTALL.format(folder), name="appworld")
     if split not in files:
         raise ValueError(f"split must be one of {list(files)}, got {split!r}")
-    # A line may have a tag, which the package takes off as well.
+    # A line may have a tag, which the package strips, too.
     return [line.split(":")[0].strip() for line in files[split].read_text("utf-8").splitlines() if line.strip()]
 
 
 def _unlock(file: int, owner: int) -> None:
-    """Give a lock back, which forks of the process share; they have no say in it."""
+    """Release a lock, unless this is a fork of the process that owns it."""
     if os.getpid() == owner:
         fcntl.flock(file, fcntl.LOCK_UN)
     os.close(file)
@@ -139,30 +139,31 @@ def _unlock(file: int, owner: int) -> None:
 
 class AppWorldEnv(TextSuiteEnv):
     """
-    Tasks of AppWorld in the server of ``appworld`` (0.1.3.post1, Apache-2.0), over HTTP.
+    Tasks of AppWorld, on a server of the package ``appworld`` (0.1.3.post1, Apache-2.0), over HTTP.
 
     ## Description
 
     A person asks for something that the agent has to do in simulated apps (mail, music, shopping, payments, notes,
     ...), for example to settle a bill among friends. The agent writes Python code, reads what it prints, and ends the
-    task with a call of an API. Tasks, apps, execution and tests are the package's, in the user's server. This class
-    imports nothing of it and executes nothing: the code goes to the server as text, and only there it is run.
+    task with a call of an API. Tasks, apps, execution and tests are those of the package, on a server that the user
+    starts. This class imports nothing of the package and executes nothing: it sends the code to the server as text, and
+    only the server runs it.
 
     ## Action Space
 
-    ``Text``: Python code, without Markdown around it, at most 20,000 characters. Variables live on from one message to
-    the next.
+    ``Text``: Python code, without Markdown around it, at most 20,000 characters. Variables keep their values from one
+    message to the next.
 
     ## Observation Space
 
-    ``Text``: at the start the task, for whom it is, the date and how to begin; then what the code printed, or the
-    error. Characters beyond Latin-1 and punctuation become question marks; of over 100,000 characters the rest is cut.
-    ``info["malformed"]`` says of a message whether nothing of it was executed.
+    ``Text``: at the start the task, the person it is for, the date and how to begin; then the output of the code, or
+    the error. Characters beyond Latin-1 and punctuation become question marks, and text after 100,000 characters is
+    cut. ``info["malformed"]`` is True for a message of which nothing was executed.
 
     ## Rewards
 
-    At the end, by the task's own tests: the fraction of them that passed (``reward="fraction"``), or 1 if all did and
-    else 0 (``reward="success"``). Some tests pass when nothing was done.
+    At the end, by the task's own tests: the fraction of tests that passed (``reward="fraction"``), or 1 if all passed,
+    else 0 (``reward="success"``). Some tests pass even if nothing was done.
 
     ## Starting State
 
@@ -170,31 +171,31 @@ class AppWorldEnv(TextSuiteEnv):
 
     ## Episode End
 
-    The episode terminates when the code has called ``apis.supervisor.complete_task``, or after ``turns`` turns; in
-    both cases the tests are run. ``info`` then has ``is_success`` (all passed), ``tests_passed`` and ``num_tests``.
-    If the server is gone, hangs or has lost the task, the episode is truncated, with reward 0 and ``info["crashed"]``:
-    leave it out of what is learned from. A RuntimeWarning tells of it, and the next reset tries once more; a second
-    time before an episode ended regularly is a RuntimeError. Starting the server again is up to whoever started it.
+    The episode terminates when the code has called ``apis.supervisor.complete_task``, or after ``turns`` turns. In both
+    cases the tests are run, and ``info`` has ``is_success`` (all passed), ``tests_passed`` and ``num_tests``. If the
+    server is gone, hangs or has lost the task, the episode is truncated, with reward 0 and ``info["crashed"]``: do not
+    learn from it. A RuntimeWarning reports it, and the next reset tries once more. A second crash before an episode has
+    ended regularly is a RuntimeError. The server is not started again; that is left to the user.
 
     ## Arguments
 
-    A server holds one task, so every environment needs a server of its own: with the same one a second environment
-    would take the first one's task away, or work in it unseen where it has the same. A lock in the temporary folder
-    keeps environments of one machine from that (not on Windows). It is taken at the first ``reset`` and given back by
-    ``close``. A copy or a pickle carries the arguments, not the episode nor the lock.
+    A server holds one task, so every environment needs a server of its own. With the same server, a second environment
+    would replace the first one's task, or, if it has the same task, change its world unseen. A lock in the temporary
+    folder prevents this on one machine (not on Windows). It is taken at the first ``reset`` and released by ``close``.
+    A copy or a pickle has the arguments, but neither the episode nor the lock.
 
     The server writes to ``experiments/outputs/seeupo_gym-HOST-PORT`` in its own root.
 
     :param url: address of the server
     :param split: name of a split, ``data/datasets/SPLIT.txt``
-    :param root: folder that has the folder ``data``, by default the variable ``APPWORLD_ROOT`` or the current folder
-    :param tasks: ids of the tasks, in place of ``split`` and ``root``; then no data is read here
+    :param root: folder that has the folder ``data``; None: the variable ``APPWORLD_ROOT``, or the current folder
+    :param tasks: ids of the tasks, in place of ``split`` and ``root``; no data are read then
     :param turns: turn limit
     :param reward: ``"fraction"`` or ``"success"``
-    :param timeout: seconds after which the server stops the execution of a message. Its answer is waited for a minute
-        longer.
+    :param timeout: seconds after which the server stops the execution of a message; the environment waits a minute
+        longer for the answer
     :param render_mode: ``"ansi"`` makes :meth:`render` return the transcript of the episode so far
-    :raises ImportError: without data and ``tasks``
+    :raises ImportError: if there are neither data nor ``tasks``
 
     ## Version History
 
@@ -258,14 +259,14 @@ class AppWorldEnv(TextSuiteEnv):
         completed = self.server.ask("task_completed", bool, task_id=self.task_id)
         if not completed and not self._is_last_turn:
             return text, 0.0, False, info
-        # With its errors not suppressed the server fails at the first test that does.
+        # If errors are not suppressed, the server itself fails at the first test that fails.
         verdict = self.server.ask("evaluate", dict, task_id=self.task_id, suppress_errors=True)
         success, passed, total = bool(verdict["success"]), len(verdict["passes"]), int(verdict["num_tests"])
         reward = float(success) if self.reward == "success" else passed / max(total, 1)
         return text, reward, True, {**info, "is_success": success, "tests_passed": passed, "num_tests": total}
 
     def _claim(self) -> None:
-        """Lock the server's address; the operating system gives the lock back when this process ends."""
+        """Lock the server's address. The operating system releases the lock when this process ends."""
         if self._release is not None or fcntl is None:
             return
         name = f"seeupo_gym-appworld-{os.getuid()}-{self.server.name}.lock"
@@ -281,13 +282,14 @@ class AppWorldEnv(TextSuiteEnv):
         self._release = weakref.finalize(self, _unlock, file, os.getpid())
 
     def _initialize(self) -> dict[str, Any]:
-        """Start the task in the server."""
+        """Start the task on the server."""
         try:
             task = self.server.ask(
                 "initialize",
                 dict,
                 task_id=self.task_id,
-                # Tests read what the world left in a folder of this name: servers with one root must not share it.
+                # Tests read the files of the world from a folder of this name, so servers with the same root need
+                # different names.
                 experiment_name=f"seeupo_gym-{self.server.name}",
                 max_interactions=self.max_turns,
                 timeout_seconds=self.timeout,
@@ -310,22 +312,22 @@ class AppWorldEnv(TextSuiteEnv):
         """Execute code in the task's world."""
         if len(code) > self.max_message:
             return f"{_TOO_LONG} {self.max_message:,} characters."
-        # What is no Unicode could not be written to the server's log.
+        # Text that is not valid Unicode could not be written to the server's log.
         code = code.encode("utf-8", "replace").decode()
         try:
             return self.server.ask("execute", str, task_id=self.task_id, code=code)
         except RefusalError:
-            # The task is no longer there, or the code got out of the server's net (raise KeyboardInterrupt does). Then
-            # its guard against writing files is left on, and it could not start another task: the empty program, which
-            # is no interaction, takes the guard off. If the task is gone this is refused too.
+            # The task is gone, or the code escaped the server's error handling (as "raise KeyboardInterrupt" does). In
+            # the second case the server's guard against writing files stays on, and no other task could be started. An
+            # empty program, which is no interaction, takes the guard off. If the task is gone, it is refused, too.
             self.server.ask("execute", str, task_id=self.task_id, code="")
             return "Execution failed. The server could not tell why."
 
     def close(self) -> None:
-        """Close the task in the server and give the server's address back; a later reset takes it again."""
+        """Close the task on the server and release the server's address; a later reset takes it again."""
         if self._running:
             self._running = False
-            # A server that is gone has closed it in its own way.
+            # A server that is gone has no task to close.
             with contextlib.suppress(CrashError):
                 self.server.ask("close", type(None), wait=CLOSE_WAIT, task_id=self.task_id)
         if self._release is not None:

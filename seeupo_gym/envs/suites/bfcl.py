@@ -12,13 +12,14 @@ import string
 from typing import Any, NamedTuple
 
 from seeupo_gym.envs.arguments import check_choice
+from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.bfcl_calls import MAX_MESSAGE, Toolbox, fingerprint, read_calls
 from seeupo_gym.envs.suites.text_suite import TextSuiteEnv
 
 INSTALL = "BFCLMultiTurn-v0 needs: pip install --no-deps bfcl-eval==2026.3.23 && pip install mpmath==1.3.0"
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 SPLITS = ("all", "train", "test")
-# The categories vary the same 200 conversations, so that a task's index decides on its split in all of them.
+# The categories are variants of the same 200 conversations: a task's index decides on its split in all of them.
 TEST_EVERY = 5
 
 MESSAGES_PER_TURN = 20
@@ -29,13 +30,13 @@ _HOW_TO_CALL = (
     "results. Any other message ends your turn. The functions, one a line:"
 )
 NEW_FUNCTIONS = "I have updated some more functions you can choose from. What about now?"
-# A message with this in it means calls, and has none if anything else is around them.
+# A message that matches this was meant to have calls, though it has none if other text is around them.
 _ATTEMPT = re.compile(r"(?:^[ \t]*|\[\s*)\w+\(", re.MULTILINE)
 CHECKER = "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker"
 
 
 class Category(NamedTuple):
-    """The data of one category; shared, never changed."""
+    """The data of one category; they are shared, so never change them."""
 
     entries: list[dict[str, Any]]
     gold: list[list[list[str]]]
@@ -50,11 +51,8 @@ def load(category: str) -> Category:
     :param category: one of ``CATEGORIES``
     :raises ImportError: if the packages are not installed
     """
-    try:
-        importlib.import_module("mpmath")
-        importlib.import_module(CHECKER)
-    except ImportError as error:
-        raise ImportError(INSTALL) from error
+    require("mpmath", INSTALL)
+    require(CHECKER, INSTALL)
     config = importlib.import_module("bfcl_eval.constants.executable_backend_config")
     data = importlib.resources.files("bfcl_eval") / "data"
 
@@ -82,7 +80,7 @@ def bfcl_functions(info: dict[str, Any]) -> str:
 
 
 def tools_of(category: str, task: int) -> Toolbox:
-    """A task's tools in their initial state."""
+    """Make the tools of a task, in their initial state."""
     data = load(category)
     names = {cls: frozenset(doc["name"] for doc in documents) for cls, documents in data.documents.items()}
     return Toolbox(data.entries[task], names)
@@ -98,26 +96,28 @@ class BFCLMultiTurnEnv(TextSuiteEnv):
 
     ## Action Space
     ``Text``, up to 20,000 characters: one message of the assistant, either a list of calls
-    (``[ls(a=True), cd(folder='x')]``) or one call a line, positional arguments accepted. A message that is not made of
-    calls alone, or that is longer, has no calls; it ends the user's turn, as officially.
+    (``[ls(a=True), cd(folder='x')]``) or one call a line. Positional arguments are accepted. A longer message, or one
+    with anything but calls, counts as one without calls: it ends the user's turn, as in the official runner.
 
     ## Observation Space
-    ``Text``: the user's message, or the results of the calls. ``info["functions"]`` has the documents of the functions
-    available, at reset and whenever some are added. ``info["calls"]`` says how many calls were read, and
-    ``info["malformed"]`` whether one of them is none of a function there is with literals for arguments, or whether
-    there are none though ``[name(`` stands in the message or ``name(`` at the beginning of a line.
+    ``Text``: the user's message, or the results of the calls. ``info["functions"]`` has the documents of the available
+    functions, at reset and whenever functions are added. ``info["calls"]`` is the number of calls that were read.
+    ``info["malformed"]`` is True in two cases: if a call names no available function or has arguments that are no
+    literals; and if no call was read, although the message has ``[name(``, or ``name(`` at the beginning of a line.
 
     ## Rewards
     At the end 1 if the conversation passes the official checks after every user turn, else 0. With ``dense_reward``
-    each user turn that passes before any has failed pays 1 / (user turns) at its end instead: 1 in all for a success.
+    each user turn pays 1 / (number of user turns) at its end, as long as all turns so far have passed: 1 in all for a
+    success.
 
     ## Starting State
-    Task ``task``; or, of the split's tasks, number ``seed`` modulo their number. A reset without a seed draws a task.
+    Task ``task``. If it is None, task number ``seed`` modulo the number of tasks in the split; a reset without a seed
+    draws a task.
 
     ## Episode End
-    Terminates after the last user turn, or with the 21st message with calls in one user turn; such an episode has
-    failed, also in the last turn, where the official runner is lenient. ``info["is_success"]`` is the official verdict
-    and ``info["error"]`` the official type of the first error, empty for a success.
+    Terminates after the last user turn, or at the 21st message with calls in one user turn. In the second case the
+    episode has failed, even in the last user turn, where the official runner is lenient. ``info["is_success"]`` is the
+    official verdict, and ``info["error"]`` the official type of the first error, empty for a success.
 
     ## Arguments
     See below. ``max_turns`` is 21 times the largest number of user turns among the split's tasks.
@@ -128,14 +128,14 @@ class BFCLMultiTurnEnv(TextSuiteEnv):
     :param category: ``"base"``, ``"miss_func"`` (functions come later), ``"miss_param"`` (values come later) or
         ``"long_context"`` (long results)
     :param split: ``"test"`` (every fifth task), ``"train"`` (the others) or ``"all"``; the same tasks in each category
-    :param task: index of the task in the category; by default the seed decides
-    :param dense_reward: pay per user turn
+    :param task: index of the task in the category; None: the seed decides
+    :param dense_reward: whether to pay for each user turn
     :param render_mode: ``"ansi"`` makes :meth:`render` return the transcript of the episode so far
     :raises ImportError: if bfcl-eval or mpmath is not installed
     :raises ValueError: for an unknown category or split, or a task that is not in the split
     """
 
-    # Printable ASCII, and the dashes, quotes and dots that the data have besides.
+    # Printable ASCII, and the dashes, quotes and dots that the data contain.
     charset = string.printable + "\u2013\u2014\u2019\u2011\u2026"
     max_observation = 1_000_000
     max_message = MAX_MESSAGE
@@ -166,7 +166,7 @@ class BFCLMultiTurnEnv(TextSuiteEnv):
         self._entry, self._gold = data.entries[self.task], data.gold[self.task]
         self._model, self._truth = tools_of(self.category, self.task), tools_of(self.category, self.task)
         documents = [doc for name in self._entry["involved_classes"] for doc in data.documents[name]]
-        # Functions that are told of only later; the tools have them all the same, as officially.
+        # Functions that the user adds later. The tools have them from the start, as in the official runner.
         self._held = {int(turn): names for turn, names in self._entry.get("missed_function", {}).items()}
         held = {name for names in self._held.values() for name in names}
         self._later = {doc["name"]: doc for doc in documents if doc["name"] in held}
@@ -207,15 +207,15 @@ class BFCLMultiTurnEnv(TextSuiteEnv):
         return reply, reward, True, {**info, "is_success": success, "error": self._error}
 
     def _question(self) -> str:
-        """The user's message of this turn; officially it is missing where functions are added."""
+        """Return the user's message of this turn; the official data have none where functions are added."""
         messages = self._entry["question"][self._turn]
         return "User: " + ("\n".join(message["content"] for message in messages) if messages else NEW_FUNCTIONS)
 
     def _check(self) -> str:
         """
-        Run the turn's gold calls and compare, as the official checker does after a turn.
+        Run the turn's gold calls and compare the results, as the official checker does after a turn.
 
-        :return: the official type of the error, or nothing
+        :return: the official type of the error; empty if there is none
         """
         gold = self._gold[self._turn]
         wanted = [*map(fingerprint, self._truth.run([call for text in gold for call in read_calls(text)]))]
@@ -230,6 +230,6 @@ class BFCLMultiTurnEnv(TextSuiteEnv):
         return "" if verdict["valid"] else str(verdict["error_type"])
 
     def expert_message(self) -> str:
-        """The gold calls of this user turn, then a closing message; it follows no conversation that went astray."""
+        """Write the gold calls of this user turn, then a closing message, whatever the agent did before."""
         gold = self._gold[self._turn] if self._running else []
         return f"[{', '.join(gold)}]" if gold and not self._messages else "Done."

@@ -1,4 +1,4 @@
-"""Calls that a model writes for BFCL's tools: read without evaluating anything, run on tools of the episode's own."""
+"""Calls of BFCL's tools in a model's message: read without evaluating anything, and run on the episode's own tools."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 MAX_MESSAGE = 20_000
 MAX_CALLS = 100
 
-# Caps on arguments with which a legal call would run for minutes or fill the memory.
+# Limits of arguments: beyond them a legal call would run for minutes or fill the memory.
 MAX_PRECISION = 1000
 MAX_POWER_BITS = 20_000
-# What the calls of one message may go through: paths and files of the tree, and results.
+# Number of characters that the calls of one message may go through: in paths, files and results.
 MAX_CHARACTERS = 2_000_000
-# Pickles and copies go from folder to folder, in as many nested calls. Gold play has 5 folders at most.
+# Pickling and copying take a nested call for each folder. Gold play has at most 5 folders.
 MAX_FOLDERS = 100
 
 _TOO_LARGE = f"the message is too large: its calls may go through {MAX_CHARACTERS:,} characters of files and results"
 
 
 class Call(NamedTuple):
-    """One call as the parser found it; nothing in it has been looked at yet."""
+    """One call as the parser found it; its function and arguments are not checked yet."""
 
     node: ast.Call
 
@@ -44,10 +44,10 @@ class Call(NamedTuple):
 
 def read_calls(message: str) -> list[Call]:
     """
-    Find the calls of a message: a list of calls, or calls one a line.
+    Find the calls of a message: a list of calls, or one call a line.
 
     :param message: what the model wrote
-    :return: no calls unless the whole message consists of them, as officially
+    :return: the calls; none unless the whole message consists of calls, as in the official runner
     """
     text = message.strip("`\n ")
     if len(message) > MAX_MESSAGE:
@@ -71,7 +71,7 @@ def read_calls(message: str) -> list[Call]:
 
 
 def fingerprint(result: str) -> str:
-    """What the checker compares: equal exactly for equal results, and short, so that an episode stays small."""
+    """Shorten a result for the checker, which compares results: equal results stay equal, different ones different."""
     return result if len(result) <= 200 else hashlib.sha256(result.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -79,8 +79,8 @@ class Toolbox:
     """
     The tools of one task, in the state that the calls made so far have left them in.
 
-    :param entry: the task as the data has it
-    :param functions: names of the documented functions of each of its classes; nothing else can be called
+    :param entry: the task's entry in the data
+    :param functions: for each class, the names of its documented functions; nothing else can be called
     """
 
     def __init__(self, entry: dict[str, Any], functions: dict[str, frozenset[str]]) -> None:
@@ -103,7 +103,7 @@ class Toolbox:
         return name.id, *call.arguments()
 
     def understands(self, call: Call) -> bool:
-        """Tell whether a call is one of a function there is, with literals for arguments."""
+        """Return True for a call of an existing function with literals for arguments."""
         try:
             self._read(call)
         except Exception:  # literal_eval raises several kinds
@@ -114,7 +114,7 @@ class Toolbox:
         """
         Run the calls of a message.
 
-        :return: the result of each in the official form, or what went wrong
+        :return: the result of each call in the official form, or its error
         """
         self._left = MAX_CHARACTERS
         results = []
@@ -129,7 +129,7 @@ class Toolbox:
             name, positional, keywords = self._read(call)
             tool = self.tools[self._owner[name]]
             self._check(name, positional, keywords)
-            # MathAPI sets the precision of the whole process; what it sets must not outlive the call.
+            # MathAPI sets the precision of the whole process, so it is set back after the call.
             mpmath = importlib.import_module("mpmath").mp
             precision = mpmath.prec
             try:
@@ -137,17 +137,17 @@ class Toolbox:
                     return _as_text(getattr(tool, name)(*positional, **keywords))
             finally:
                 mpmath.prec = precision
-        except Exception as error:  # the tools raise whatever a wrong argument leads to, and officially so
+        except Exception as error:  # a wrong argument may raise anything in a tool; the official runner does the same
             return f"Error during execution: {error}"
 
     def _check(self, name: str, positional: list[Any], keywords: dict[str, Any]) -> None:
-        """Refuse a call that would not end in a moment, or that makes more than can be kept."""
+        """Refuse a call that would take too long, or whose result would be too large."""
         if self._left < 0:
             raise ValueError(_TOO_LARGE)
         values = [*positional, *keywords.values()]
         if name in ("logarithm", "square_root", "round_number"):
             precision = keywords.get({"round_number": "decimal_places"}.get(name, "precision"), (positional or [0])[-1])
-            # Precisions count as the tools count them: int() takes text too.
+            # As in the tools, int() accepts text, too.
             if len(values) > 1 and _size(precision) > MAX_PRECISION:
                 raise ValueError(f"a precision must be at most {MAX_PRECISION}")
         if name == "power" and len(values) == 2 and all(isinstance(value, int) for value in values):
@@ -157,7 +157,7 @@ class Toolbox:
                 raise ValueError("the power is too large")
         files: Any = self.tools.get("GorillaFileSystem")
         if name in ("cp", "find", "du"):
-            # Copied folders share what is in them, so that a few calls make an exponential tree, or an endless one.
+            # Copied folders share their contents, so a few calls can make a tree of exponential or infinite size.
             for folder in (files.root, files._current_dir):
                 self._left -= _tree_characters(folder, self._left)
             if self._left < 0:
@@ -174,7 +174,7 @@ def _size(precision: Any) -> int:
 
 
 def _count_folders(files: Any) -> int:
-    """Folders that a file system holds on to, which are also those that were moved with others in them."""
+    """Count the folders of a file system, including those that are only reachable as parents of others."""
     found, folders = set(), [files.root, files._current_dir]
     while folders:
         folder = folders.pop()
@@ -185,7 +185,7 @@ def _count_folders(files: Any) -> int:
 
 
 def _tree_characters(root: Any, limit: int) -> int:
-    """Characters in all paths and files below a folder; stops counting above the limit."""
+    """Count the characters in all paths and files below a folder; stop above the limit."""
     total, folders = 0, [(root, 0)]
     while folders and total <= limit:
         folder, depth = folders.pop()
@@ -198,18 +198,18 @@ def _tree_characters(root: Any, limit: int) -> int:
 
 
 def _length(value: Any) -> int:
-    """Characters of a name or of a file's content; the tools take more than texts for both."""
+    """Count the characters of a name or of a file's content, which the tools accept in other types than text."""
     try:
         return len(str(value))
     except (ValueError, RecursionError):
-        return MAX_MESSAGE  # an integer with more digits than Python prints; no literal is longer than its message
+        return MAX_MESSAGE  # an integer with too many digits to print; a literal is no longer than its message
 
 
 def _as_text(result: Any) -> str:
-    """Official form of a result."""
+    """Write a result in the official form."""
     if isinstance(result, dict):
         try:
             return json.dumps(result)
-        except Exception:  # as officially: not everything a tool returns is JSON
+        except Exception:  # as in the official runner: not every result is JSON
             return str(result)
     return str(result)

@@ -1,4 +1,4 @@
-"""A choice among given calls in BFCL's conversations: an oracle menu, whose scores are not BFCL's."""
+"""An oracle menu: BFCL's conversations as a choice among given calls. Its scores are not BFCL's."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from seeupo_gym.envs.views.candidate_view import CandidateView
 
 SIZES = (16, 32, 64)
 END_TURN = "Done."
-# Keeps the menus' random numbers apart from everything else that is drawn with the same seed.
+# Number of the menus' random stream, apart from everything else that is drawn with the same seed.
 _MENU_STREAM = 0x3E9D
 
 
 def gold_fits(turns: list[list[str]], k: int) -> bool:
     """
-    Tell whether the gold calls of a task can be played from a menu, one a message.
+    Return True if the gold calls of a task can be played from a menu, one a message.
 
     :param turns: the gold calls of each user turn
-    :param k: entries of the menu, one of which ends the user's turn
+    :param k: number of entries of the menu, one of which ends the user's turn
     """
     return len({call for turn in turns for call in turn}) < k and max(map(len, turns)) <= MESSAGES_PER_TURN
 
 
 @functools.cache
 def _calls_of_classes(category: str, classes: frozenset[str]) -> dict[str, frozenset[int]]:
-    """The category's distinct gold calls of some tool classes, each with the tasks that it belongs to."""
+    """Collect the category's distinct gold calls of some tool classes, each with its tasks."""
     data = load(category)
     names = {doc["name"] for name in classes for doc in data.documents[name]}
     found: dict[str, set[int]] = {}
@@ -43,13 +43,13 @@ def _calls_of_classes(category: str, classes: frozenset[str]) -> dict[str, froze
 
 class OracleMenu(gym.Wrapper[str, str, str, str]):
     """
-    Lists a task's gold calls, shuffled among others, in ``info["admissible_commands"]``.
+    Wrapper that lists a task's gold calls, shuffled among other calls, in ``info["admissible_commands"]``.
 
-    ``info`` also has ``request`` (the user's message), ``made`` (the calls made since) and ``reply`` (the result of the
-    last one), and the episode has failed after ``max_turns`` messages.
+    ``info`` also has ``request`` (the user's message), ``made`` (the calls made since then) and ``reply`` (the result
+    of the last call). The episode fails after ``max_turns`` messages.
 
     :param env: the conversation
-    :param k: length of the list, in which the first entry ends the user's turn
+    :param k: length of the list, whose first entry ends the user's turn
     :param turns: turn limit; None: twice the longest gold play of the category
     :raises ValueError: if the gold calls of no task fit
     """
@@ -61,7 +61,7 @@ class OracleMenu(gym.Wrapper[str, str, str, str]):
         env.tasks = [task for task in env.tasks if gold_fits(gold[task], k)]
         if not env.tasks:
             raise ValueError(f"the gold calls of the task do not fit into a menu of {k}: choose another task or k")
-        # Of the whole category, so that it is the same in both splits.
+        # The longest of the whole category, so that the limit is the same in all splits.
         longest = max(sum(map(len, task)) + len(task) for task in gold if gold_fits(task, k))
         self.max_turns = 2 * longest if turns is None else turns
         self._made: list[str] = []
@@ -110,7 +110,7 @@ class OracleMenu(gym.Wrapper[str, str, str, str]):
         return {"admissible_commands": list(self._menu), "request": self._request, "made": made, "reply": reply}
 
     def expert_action(self) -> int:
-        """Return the next choice of gold play; it follows no conversation that went astray."""
+        """Return the next choice of gold play, whatever the agent did before."""
         gold = self._base._gold[self._base._turn] if self._running else []
         return self._menu.index(gold[len(self._made)]) if len(self._made) < len(gold) else 0
 
@@ -130,21 +130,21 @@ class BFCLOracleMenuEnv(CandidateView):
 
     ## Observation Space
     That of :class:`~seeupo_gym.envs.views.candidate_view.CandidateView`: a dict of ``state`` (features of the user's
-    message, of the calls made since, of the result of the last one, and of the last message), ``candidates`` (a row an
-    entry), ``mask`` (all entries, always) and ``turn``.
+    message, of the calls made since then, of the result of the last call, and of the last message), ``candidates`` (a
+    row for each entry), ``mask`` (always all entries) and ``turn``.
 
     ## Rewards
-    As in ``BFCLMultiTurnEnv``: the verdict at the end, or with ``dense_reward`` shares of it as user turns pass.
+    As in ``BFCLMultiTurnEnv``: the verdict at the end, or with ``dense_reward`` a share for each user turn that passes.
 
     ## Starting State
-    Task ``task``; or, of the split's tasks whose gold fits, number ``seed`` modulo their number. Another seed with the
-    same task gives another menu. The gold fits if it has at most ``k - 1`` distinct calls, and at most 20 in one user
-    turn, since a message has one call here: all tasks of base, miss_func and miss_param with every ``k``; of
-    long_context all but two, which have 34 calls in one user turn, and these are left out.
+    Task ``task``. If it is None, number ``seed`` modulo their number among the split's tasks whose gold calls fit.
+    Another seed with the same task gives another menu. The gold calls fit if there are at most ``k - 1`` distinct ones,
+    and at most 20 in one user turn, since a message is one call here. They fit in all tasks of base, miss_func and
+    miss_param, with every ``k``. In long_context two tasks are left out, which have 34 calls in one user turn.
 
     ## Episode End
-    As in ``BFCLMultiTurnEnv``; and after ``turns`` messages the episode terminates as a failure, with ``info["error"]``
-    "oracle_menu:turn_limit".
+    As in ``BFCLMultiTurnEnv``. In addition, the episode terminates as a failure after ``turns`` messages, with
+    "oracle_menu:turn_limit" as ``info["error"]``.
 
     ## Arguments
     See below. ``expert_action()`` gives the next choice of gold play.
@@ -155,13 +155,13 @@ class BFCLOracleMenuEnv(CandidateView):
     :param k: number of actions, 16, 32 or 64
     :param category: as in ``BFCLMultiTurnEnv``
     :param split: as in ``BFCLMultiTurnEnv``
-    :param task: index of the task in the category; by default the seed decides
-    :param dense_reward: pay per user turn
+    :param task: index of the task in the category; None: the seed decides
+    :param dense_reward: whether to pay for each user turn
     :param turns: turn limit (``max_turns``); None: twice the longest gold play of the category
     :param n_features: features of each text
     :param render_mode: ``"ansi"`` makes :meth:`render` return the transcript of the episode so far
     :raises ImportError: if bfcl-eval, mpmath or scikit-learn is not installed
-    :raises ValueError: for an argument out of range, or a task that is not in the split or whose gold does not fit
+    :raises ValueError: for an argument out of range, or a task that is not in the split or whose gold calls do not fit
     """
 
     def __init__(
@@ -183,5 +183,5 @@ class BFCLOracleMenuEnv(CandidateView):
         super().__init__(self._oracle, n_candidates=k, n_features=n_features, state_keys=("request", "made", "reply"))
 
     def expert_action(self) -> int:
-        """Return the next choice of gold play; it follows no conversation that went astray."""
+        """Return the next choice of gold play, whatever the agent did before."""
         return self._oracle.expert_action()

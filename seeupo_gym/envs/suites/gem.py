@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import math
 import string
 from typing import Any, NamedTuple
 
 from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.own_randomness import OwnRandomness
 from seeupo_gym.envs.suites.text_suite import TextSuiteEnv
 
-# The game reads this many characters from the end of a message: some of its patterns take quadratic time.
+# The game reads only this many characters from the end of a message, as some of its patterns take quadratic time.
 READ_LENGTH = 1_000
 
 INSTALL = (
@@ -51,24 +51,22 @@ def load_gem() -> Any:
     Import GEM's registry of environments, which takes seconds.
 
     :return: the module ``gem.envs.registration``
-    :raises ImportError: without the package; says how to install it
+    :raises ImportError: if the package is missing; says how to install it
     """
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     try:
-        # Not "gem" alone: an unrelated package of that name would do.
-        return importlib.import_module("gem.envs.registration")
-    except ImportError as error:
-        raise ImportError(INSTALL, name="gem") from error
+        # Not "gem" alone, which an unrelated package provides, too.
+        return require("gem.envs.registration", INSTALL)
     finally:
-        # Importing gem configures the root logger, which is the application's to configure.
+        # Importing gem configures the root logger, which only the application should configure.
         root.handlers[:] = handlers
         root.setLevel(level)
 
 
 class GEMEnv(TextSuiteEnv):
     r"""
-    One of eight text games of GEM, read and written.
+    One of eight text games of GEM, played in text.
 
     ## Description
 
@@ -90,55 +88,55 @@ class GEMEnv(TextSuiteEnv):
 
     ## Action Space
 
-    Text. A move stands in `\boxed{}`; the last one of a message counts, and only the last 1,000 characters of it are
-    read. What a move is in each game, the first observation says.
+    Text. A move stands in `\boxed{}`. The last one of a message counts, and only the last 1,000 characters of a message
+    are read. The first observation says what a move is in the game.
 
     ## Observation Space
 
-    Text. First the rules, the format of a move and the first board; then the reply to each move, and the board in the
-    games that have one. The replies do not repeat the earlier ones. The last one is without the board.
+    Text. First come the rules, the format of a move and the first board; then the reply to each move, with the board in
+    games that have one. A reply does not repeat the earlier ones. The last reply has no board.
 
     ## Rewards
 
     Those of the game; the return is in [-0.1, 1] at every level.
 
-    - `Mastermind`, `Minesweeper`, `2048` and `Sudoku` pay progress as it is made (correct digits over the best guess
-      before, revealed cells, doublings of the highest tile, filled cells), each as its share of the whole task.
-    - The others pay 1 for the solution. At the turn limit they pay, less than 1, how near it was: one minus the
+    - `Mastermind`, `Minesweeper`, `2048` and `Sudoku` pay for progress when it is made, as a share of the whole task:
+      for correct digits beyond the best guess so far, revealed cells, doublings of the highest tile, filled cells.
+    - The others pay 1 for the solution. At the turn limit they pay less than 1, by how near it was: one minus the
       distance of the last guess over the width of the range, tiles in place, disks on tower C, boxes on goals.
     - A message without a move pays -0.1 (`info["malformed"]`). A move that the rules forbid pays nothing and costs the
       turn.
 
     ## Starting State
 
-    The seed given to `reset`, below 2**32, fixes the task, also the tiles that 2048 adds and the mines, which are laid
-    around the first cell revealed. `TowerofHanoi` starts the same for every seed. Half of the starts of
-    `FifteenPuzzle` cannot be solved, as GEM shuffles the tiles; of the other games not every start is known to be
+    The seed given to `reset`, below 2**32, fixes the task. This includes the tiles that 2048 adds, and the mines, which
+    are laid around the first cell revealed. `TowerofHanoi` starts the same for every seed. Half of the starts of
+    `FifteenPuzzle` cannot be solved, because GEM shuffles the tiles. In the other games, not every start is known to be
     solvable within the limit.
 
     ## Episode End
 
-    When the game is solved or lost, at a message without a move, and at the turn limit, which is part of the task:
-    the episode terminates and is never truncated. `info["is_success"]` then says whether the return is 1.
+    The episode terminates when the game is solved or lost, at a message without a move, and at the turn limit, which is
+    part of the task. It is never truncated. At the end `info["is_success"]` is True if the return is 1.
     `Minesweeper` goes on after the last safe cell until a reveal finds all mines flagged, or until the turn limit.
 
     ## Arguments
 
-    While a call runs, the global generators of Python and numpy hold this environment's states; afterwards they are
-    as they were. Environments may be interleaved as one likes, but not called from several threads at once.
+    While a call runs, the global generators of Python and numpy have this environment's states; afterwards they are as
+    they were. So environments can be used in turn, but not in several threads at once.
 
     :param game: one of the names in the table
-    :param level: `easy` or `hard`. GEM's level `random` is not offered: it has no fixed turn limit.
-    :param turns: turn limit, None: that of the level
+    :param level: `easy` or `hard`; GEM's level `random` is not offered, as it has no fixed turn limit
+    :param turns: turn limit; None: that of the level
     :param render_mode: `"ansi"` makes :meth:`render` return the transcript of the episode so far
-    :raises ImportError: without gem-llm
+    :raises ImportError: if gem-llm is missing
 
     ## Version History
 
     - v0: first version.
     """
 
-    # Sokoban draws a box on a goal as a root sign; otherwise the games write ASCII.
+    # The games write ASCII, but for the root sign that Sokoban draws for a box on a goal.
     charset = string.printable + "√"
     # GEM seeds numpy's global generator, which takes no larger seeds.
     max_seed = 2**32 - 1
@@ -175,15 +173,15 @@ class GEMEnv(TextSuiteEnv):
         with self._randomness:
             reply, reward, terminated, truncated, info = self.game.step(message[-READ_LENGTH:])
         self._return += float(reward)
-        # GEM sets both flags at its time-out. The turn limit is counted here too, whatever the game does with its own.
+        # GEM sets both flags at its turn limit. Ours is counted here, whatever the game does with its own.
         done = bool(terminated or truncated) or self._is_last_turn
         shown = _lines(reply) if done else _lines(reply, info.get("suffix", ""))
-        # Every game's rewards add up to 1 if and only if its task is done; shares of it are added with rounding.
+        # Every game's rewards add up to 1 if and only if its task is done. Shares add up with rounding errors.
         outcome = {"is_success": math.isclose(self._return, 1.0, abs_tol=1e-9)} if done else {}
-        # Nothing else is paid less than 0.
+        # Only a message without a move has a negative reward.
         return shown, float(reward), done, {"malformed": reward < 0, **outcome}
 
 
 def _lines(*parts: str) -> str:
-    """Put parts under each other, without the blank lines at their ends."""
+    """Join parts by line breaks, without the blank lines at their ends."""
     return "\n".join(part.strip("\n") for part in parts if part)

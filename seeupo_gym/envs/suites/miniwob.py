@@ -30,7 +30,7 @@ _TYPE = re.compile(r'type ("(?:[^"\\]|\\.)*") into \[([0-9]{1,9})\].*', re.DOTAL
 
 class MiniWoBEnv(TextSuiteEnv):
     """
-    Tasks of MiniWoB++ (``miniwob``, MIT): click, type and find things on small web pages, in a headless Chromium.
+    A task of MiniWoB++ (``miniwob``, MIT): click, type and find things on a small web page, in a headless Chromium.
 
     ## Description
 
@@ -39,46 +39,46 @@ class MiniWoBEnv(TextSuiteEnv):
 
     ## Action Space
 
-    ``Text``: ``click [5]`` or ``type "some text" into [5]``, where 5 is the number of an element of the page. What
-    follows is not read, so that ``info["admissible_commands"]`` can say what the element is: it lists, sorted, a click
-    on every element and, for every element that takes text, the typing of every string that the task quotes or that
-    the suite extracts from it. Other strings can be typed too: JSON notation, up to 256 printable characters. Typing
-    clicks the element first and adds to what is in it. In a message of another form nothing is understood: it gets a
-    reply that says so, and costs the turn (``info["malformed"]``).
+    ``Text``: ``click [5]`` or ``type "some text" into [5]``, where 5 is the number of an element of the page. The
+    string is in JSON notation, with up to 256 printable characters. Typing clicks the element first, and adds to the
+    text that is in it. A message of another form costs the turn, and the reply says so (``info["malformed"]``).
 
-    There is no dragging, scrolling, hovering or pressing of other keys: tasks that need them cannot be solved.
+    ``info["admissible_commands"]`` lists, sorted, a click on every element and, for every element that takes text, the
+    typing of every string that the task quotes or that the suite extracts from it. These commands end with a
+    description of the element: text after the number is not read.
+
+    Dragging, scrolling, hovering and other keys are not available, so tasks that need them cannot be solved.
 
     ## Observation Space
 
-    ``Text``, printable ASCII: the task and the page, one element a line, as number, tag, ``#id`` and ``.classes``
-    (which stand for the icons), text and state; other signs are escaped as in JSON. ``info`` has the two apart
-    (``utterance`` and ``page``). What only a picture shows, such as places and shapes, is not in it.
+    ``Text``, printable ASCII: the task, then the page, one element a line: its number, tag, ``#id``, ``.classes``
+    (which name the icons), text and state. Other characters are escaped as in JSON. ``info`` has the two parts
+    separately (``utterance`` and ``page``). Places, shapes and whatever else only a picture shows are missing.
 
     ## Rewards
 
-    The suite's raw reward, once at the end: 1 for a solved task, -1 (in some tasks 0, or a part of 1) else. It does
-    not decrease with time.
+    The suite's raw reward, once at the end: 1 for a solved task, else -1 (in some tasks 0, or a part of 1). It does not
+    decrease with time.
 
     ## Starting State
 
     The seed given to ``reset`` is the seed of the suite's generator of tasks. The page is loaded anew for each
-    episode. In some tasks, such as click-test, seeds move the same elements to other places, which the text does not
-    tell. Animations of jQuery are switched off; tasks with timers of their own follow the clock.
+    episode. In some tasks, such as click-test, seeds only move the same elements to other places, which the text does
+    not show. Animations of jQuery are switched off. Tasks with timers of their own depend on the clock.
 
     ## Episode End
 
-    The episode terminates when the page ends it (``info["is_success"]``: whether the reward is 1) or after
-    ``turns`` turns, with -1, as at the suite's time limit. If the browser dies or does not answer for a minute, the
-    episode is truncated, with reward 0 and ``info["crashed"]``: leave it out of what is learned from. A RuntimeWarning
-    tells of it, and the next reset starts the browser again; a second crash before an episode ended regularly is a
-    RuntimeError.
+    The episode terminates when the page ends it, or after ``turns`` turns, with -1, as at the suite's time limit.
+    ``info["is_success"]`` is True if the reward is 1. If the browser dies or does not answer for a minute, the episode
+    is truncated, with reward 0 and ``info["crashed"]``: do not learn from it. A RuntimeWarning reports it, and the next
+    reset starts the browser again. A second crash before an episode has ended regularly is a RuntimeError.
 
     ## Arguments
 
-    The browser starts at the first ``reset``. A copy or a pickle carries the arguments, not the browser nor the
+    The browser starts at the first ``reset``. A copy or a pickle has the arguments, but neither the browser nor the
     episode.
 
-    :param task: one of the suite's tasks, for example click-button or login-user; not the flight ones
+    :param task: one of the suite's tasks, for example click-button or login-user; the flight tasks are not available
     :param turns: turn limit
     :param data_mode: ``"train"`` or ``"test"``, for the five tasks that have sentences or targets for both
     :param wait_ms: time to wait after each action, for tasks in which something appears after a while
@@ -108,7 +108,7 @@ class MiniWoBEnv(TextSuiteEnv):
         self._browser: Browser | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # The browser stays where it was started: a copy has none, and no episode.
+        # The browser belongs to the original: a copy has neither a browser nor an episode.
         return {**self.__dict__, "_browser": None, "_running": False}
 
     def _begin(self, seed: int) -> tuple[str, dict[str, Any]]:
@@ -128,7 +128,7 @@ class MiniWoBEnv(TextSuiteEnv):
         info = {**self._info(), "malformed": command is None}
         if page["done"]:
             reward = float(page["reward"])
-            # The page is covered now: there is nothing to do on it.
+            # The page is covered now, so there is nothing to do on it.
             info.update(is_success=reward >= 1, admissible_commands=[], page="")
             return f"The episode is over, with reward {reward:g}.", reward, True, info
         text = self._text()
@@ -137,7 +137,7 @@ class MiniWoBEnv(TextSuiteEnv):
         return text, 0.0, False, info
 
     def _parse(self, message: str) -> tuple[int, str | None] | None:
-        """Find the element that a message is about and the text to type, if any."""
+        """Find the element that a message is about, and the text to type, if any."""
         message = message[: self.max_message].strip()
         typed: str | None = None
         if match := _TYPE.fullmatch(message):
@@ -145,7 +145,7 @@ class MiniWoBEnv(TextSuiteEnv):
                 typed = json.loads(match[1])
             except json.JSONDecodeError:
                 return None
-            # Other characters stand for keys such as Control in the browser's protocol.
+            # In the browser's protocol other characters stand for keys such as Control.
             if len(typed) > MAX_TYPED or not typed.isprintable():
                 return None
         elif not (match := _CLICK.fullmatch(message)):
@@ -164,12 +164,12 @@ class MiniWoBEnv(TextSuiteEnv):
         fields = dict(page["fields"] or {})
         extract = importlib.import_module("miniwob.fields").FIELD_EXTRACTORS.get(self.task)
         if not fields and extract is not None:
-            with contextlib.suppress(ValueError):  # not every sentence is one that the suite extracts from
+            with contextlib.suppress(ValueError):  # the suite cannot extract from every sentence
                 fields = dict(extract(self._utterance))
         self._strings = {*re.findall(r'"([^"]*)"', self._utterance), *map(str, fields.values())} - {""}
 
     def _text(self) -> str:
-        """What the player reads."""
+        """Write the text that the player reads."""
         return f"Task: {printable(self._utterance)}\n{self._page()}"
 
     def _page(self) -> str:

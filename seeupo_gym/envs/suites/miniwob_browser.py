@@ -1,4 +1,4 @@
-"""A headless Chromium with one page of MiniWoB++ in it, and what is read from the page."""
+"""A headless Chromium with one page of MiniWoB++, and the elements of the page."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.text_suite import CrashError
 
-# Seconds that the browser may take for one answer.
+# Seconds that the browser may take for an answer.
 TIMEOUT = 60.0
 
-# The longest text of an element that is repeated in commands about it.
+# Length of the longest text of an element that commands about it repeat.
 MAX_TITLE = 60
 
-# What takes the keys that are typed; a select chooses the option that begins with them.
+# Elements that keys can be typed into. A select chooses the option that begins with them.
 _INPUTS = ("date", "email", "number", "password", "search", "tel", "text", "time")
 _TYPABLE = {"select", "textarea", *(f"input_{kind}" for kind in _INPUTS)}
 
-# jQuery UI numbers elements without an id in an order, or from a time on, that differ from run to run.
+# jQuery UI gives ids to elements without one, in an order or from a time on that differ from run to run.
 _MADE_UP_ID = re.compile(r"(ui-id-|dp)\d+|")
 
-# Icons have no size until they are loaded, and would not be seen. The time limit is the longest that there is.
+# Icons have no size until they are loaded, and would be missed. The time limit is the longest possible.
 _START = """
 return (async () => {
   const urls = Array.from(document.querySelectorAll('style')).flatMap(style =>
@@ -53,7 +54,7 @@ return (async () => {
 
 _CLICK = "if (!WOB_DONE_GLOBAL) core.elementClick(arguments[0]);"
 
-# What the page does after no time at all is done by then. Some tasks give the values to type beside the utterance.
+# The page has then done what it does with a time-out of 0. Some tasks give the values to type beside the utterance.
 _READ = """
 return (async () => {
   await new Promise(resolve => setTimeout(resolve, 10));
@@ -64,8 +65,8 @@ return (async () => {
 })();
 """
 
-# Waits for the end of the process that holds the other end of its input, and ends what that could not end: the group of
-# the driver whose number it has been told, and the folder.
+# A watchdog program. It waits for the end of the process that holds the other end of its input, and then ends what that
+# process could not: the process group of the driver, whose number it was sent, and the folder.
 _WATCH = """
 read -r driver
 read -r _
@@ -75,7 +76,7 @@ rm -rf -- "$0" || { sleep 1; rm -rf -- "$0"; }
 
 
 class Element(NamedTuple):
-    """A part of the page: a leaf of its tree of elements, or (``ref`` 0) text beside elements."""
+    """A part of the page: a leaf of its tree of elements, or text beside elements (``ref`` 0)."""
 
     ref: int
     name: str
@@ -85,7 +86,7 @@ class Element(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What it is, whatever its state, in short."""
+        """A short description, which does not depend on the element's state."""
         return f"[{self.ref}] {self.name}" + (f" {quote(self.text[:MAX_TITLE])}" if self.text else "")
 
     def __str__(self) -> str:
@@ -95,7 +96,7 @@ class Element(NamedTuple):
 
 
 def printable(text: str) -> str:
-    """Text with other signs than ASCII's printable ones as JSON escapes them."""
+    """Escape all but printable ASCII characters of a text, as JSON does."""
     return "".join(sign if sign in string.printable else _escape(sign) for sign in text)
 
 
@@ -104,16 +105,16 @@ def _escape(sign: str) -> str:
 
 
 def quote(text: str) -> str:
-    """Text as a JSON string, in printable ASCII."""
+    """Write a text as a JSON string, in printable ASCII."""
     return printable(json.dumps(text, ensure_ascii=False))
 
 
 def read_elements(node: dict[str, Any], label: str = "") -> Iterator[Element]:
     """
-    List the leaves of a page, which are what the suite's own agents may click, and its other texts.
+    List the leaves of a page, which the suite's own agents may click, and its other texts.
 
     :param node: an element in the form of the suite's ``core.getDOMInfo()``
-    :param label: text beside it, for an element without text of its own
+    :param label: text beside the element, for an element without text of its own
     """
     children = node["children"]
     inner = [child for child in children if child["tag"] != "t"]
@@ -121,7 +122,7 @@ def read_elements(node: dict[str, Any], label: str = "") -> Iterator[Element]:
         yield _leaf(node, " ".join(child["text"] for child in children), label)
         return
     texts = [child["text"] for child in children if child["tag"] == "t"]
-    # Most often a box to tick, with what it stands for.
+    # Most often a box to tick and its label.
     labelled = len(inner) == 1 and not inner[0]["children"] and not inner[0].get("text")
     for child in children:
         if child["tag"] != "t":
@@ -133,13 +134,13 @@ def read_elements(node: dict[str, Any], label: str = "") -> Iterator[Element]:
 def _leaf(node: dict[str, Any], inner_text: str, label: str) -> Element:
     tag = node["tag"].lower()
     typable = tag in _TYPABLE
-    # The classes of SVG elements are objects, and the text of a typable one is its value at the start.
+    # The classes of SVG elements are objects. The text of an element to type into is its value at the start.
     classes = node["classes"] if isinstance(node["classes"], str) else ""
     text = label if typable else node.get("text") or inner_text or label
     identity = "" if _MADE_UP_ID.fullmatch(node["id"]) else f"#{node['id']}"
     name = printable(tag + identity + "".join(f".{part}" for part in classes.split()))
     if not text and not typable and not node["bgColor"].startswith("rgba"):
-        name += f" {node['bgColor']}"  # of an empty box, the colour is what there is to see
+        name += f" {node['bgColor']}"  # an empty box shows nothing but its colour
     value = node.get("value")
     state = f" value={quote(value)}" if isinstance(value, str) else " checked" if value else ""
     return Element(node["ref"], name, text, state, typable)
@@ -147,19 +148,16 @@ def _leaf(node: dict[str, Any], inner_text: str, label: str) -> Element:
 
 def html_folder() -> Path:
     """
-    Where the suite's pages are.
+    Find the folder of the suite's pages.
 
     :raises ImportError: if the package is missing
     """
-    try:
-        return Path(importlib.import_module("miniwob.selenium_instance").HTML_DIR)
-    except ImportError as error:
-        raise ImportError("MiniWoB-v0 needs a package: pip install miniwob==1.1.0") from error
+    return Path(require("miniwob.selenium_instance", "MiniWoB-v0 needs a package: pip install miniwob==1.1.0").HTML_DIR)
 
 
 def find_programs() -> tuple[str, str]:
     """
-    Find the browser and its driver on the PATH, or where the suite's own variables say.
+    Find the browser and its driver: where the suite's own variables say, or on the PATH.
 
     :raises ImportError: if one is missing
     """
@@ -175,9 +173,9 @@ def find_programs() -> tuple[str, str]:
 
 
 def _stop(owner: int, watch: subprocess.Popen[bytes], process: subprocess.Popen[bytes] | None, folder: str) -> None:
-    """End a driver and its browser, whatever state they are in; all they wrote is in the folder."""
+    """End a driver and its browser, whatever state they are in, and remove the folder with all that they wrote."""
     if os.getpid() != owner:
-        return  # a fork of the process that the browser belongs to
+        return  # this is a fork of the process that owns the browser
     if process is not None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -191,7 +189,7 @@ def _stop(owner: int, watch: subprocess.Popen[bytes], process: subprocess.Popen[
 
 class Browser:
     """
-    A headless Chromium; it ends with :meth:`stop`, with this object or with Python, however that ends.
+    A headless Chromium. It ends with :meth:`stop`, with this object, or with Python, however that ends.
 
     :raises ImportError: if the package or a program is missing
     :raises RuntimeError: if the browser does not start
@@ -211,15 +209,15 @@ class Browser:
         options.unhandled_prompt_behavior = "dismiss"
         for argument in (
             "--headless",
-            "--no-sandbox",  # root has no other way; only the suite's own pages are opened
-            "--host-resolver-rules=MAP * ~NOTFOUND",  # and they reach no other
+            "--no-sandbox",  # needed for root, and safe: only the suite's own pages are opened
+            "--host-resolver-rules=MAP * ~NOTFOUND",  # and they cannot reach other hosts
             "--disable-gpu",
             "--disable-dev-shm-usage",
             "--lang=en-US",
             f"--user-data-dir={folder}/profile",
         ):
             options.add_argument(argument)
-        # Like the next one a session of its own, where no signal to this process's group reaches it.
+        # Like the next process in a session of its own, so that no signal to this process's group reaches it.
         watch = subprocess.Popen(
             ["/bin/sh", "-c", _WATCH, folder],
             stdin=subprocess.PIPE,
@@ -228,7 +226,7 @@ class Browser:
             start_new_session=True,
         )
         assert watch.stdin is not None
-        # All processes of the browser are in this one, and end together.
+        # All processes of the browser are in this session, and end together.
         service = webdriver.ChromeService(
             executable_path=driver, env={**os.environ, "TMPDIR": folder}, popen_kw={"start_new_session": True}
         )
@@ -236,7 +234,7 @@ class Browser:
             service.start()
             watch.stdin.write(b"%d\n" % service.process.pid)
             watch.stdin.flush()
-            # Not webdriver.Chrome: it would speak to the driver, on this machine, through the user's proxy.
+            # Not webdriver.Chrome, which would speak to the driver on this machine through the user's proxy.
             direct = importlib.import_module("selenium.webdriver.common.proxy").Proxy({"proxyType": "DIRECT"})
             config = importlib.import_module("selenium.webdriver.remote.client_config").ClientConfig(
                 service.service_url, proxy=direct, timeout=TIMEOUT
@@ -249,7 +247,7 @@ class Browser:
             if not isinstance(error, self._errors):
                 raise
             raise RuntimeError(f"the browser of MiniWoB++ did not start: {_first_line(error)}") from error
-        self._service = service  # its finaliser would stop the driver
+        self._service = service  # kept alive, because its finaliser would stop the driver
         self.pid: int = service.process.pid
         self.stop = weakref.finalize(self, _stop, os.getpid(), watch, service.process, folder)
 
@@ -257,13 +255,13 @@ class Browser:
         try:
             return function(*args)
         except self._js_error:
-            raise  # the browser is well
+            raise  # an error of the page: the browser is well
         except self._errors as error:
             raise CrashError(f"the browser of MiniWoB++ died or hangs ({_first_line(error)})") from error
 
     def begin(self, task: str, seed: int, data_mode: str) -> dict[str, Any]:
         """
-        Load a page anew, as some keep things from one episode to the next, and start an episode.
+        Load the page anew, as some pages keep things from one episode to the next, and start an episode.
 
         :raises CrashError: if the browser is dead or hangs
         """
@@ -275,8 +273,8 @@ class Browser:
         """
         Click an element as the suite does it, and type text into it.
 
-        :param ref: the element
-        :param text: what to type, or None
+        :param ref: number of the element
+        :param text: text to type; None: only click
         :raises CrashError: if the browser is dead or hangs
         """
         self._call(self._driver.execute_script, _CLICK, ref)
@@ -287,7 +285,7 @@ class Browser:
         """
         Read the page.
 
-        :param time_is_up: end the episode as the suite does it when its time is up, unless it is over already
+        :param time_is_up: whether to end an episode that is still running, as the suite does when its time is up
         :return: ``utterance``, ``fields``, ``done``, ``reward`` and ``dom``
         :raises CrashError: if the browser is dead or hangs
         """

@@ -10,6 +10,7 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.text_suite import WIDE_CHARSET, CrashError, TextSuiteEnv
 
 INSTALL = "seeupo_gym/OpenEnv-v0 needs the package websockets: pip install 'websockets>=15'"
@@ -18,36 +19,29 @@ Fields = dict[str, Any]
 
 
 class RefusalError(RuntimeError):
-    """A message could not be made an action, or the server could not do it; the session goes on."""
-
-
-def _load_client() -> Any:
-    try:
-        return importlib.import_module("websockets.sync.client")
-    except ImportError as error:
-        raise ImportError(INSTALL, name="websockets") from error
+    """A message is no valid action, or the server failed to take it. The session goes on."""
 
 
 class Session:
     """
-    A websocket session, for which the server makes an environment of its own.
+    A websocket session. The server makes an environment for each session.
 
     :param url: address of the server
-    :param wait: time-out of the connection and of each answer, in seconds
+    :param wait: seconds to wait for the connection and for each answer
     :raises CrashError: if there is no such server
     """
 
     def __init__(self, url: str, wait: float) -> None:
         self.url, self.wait = url, wait
-        # websockets asks for a with statement; this is one that lasts until close().
+        # websockets wants to be used in a with statement; the exit stack is one that lasts until close().
         self._stack = contextlib.ExitStack()
         try:
-            # No proxy: the server is the user's own. No limit on the size of a message: an observation is cut later.
-            connection = _load_client().connect(
+            # No proxy, as the server is the user's own. No limit on messages, as observations are cut later.
+            connection = require("websockets.sync.client", INSTALL).connect(
                 f"ws{url.removeprefix('http')}/ws", open_timeout=wait, close_timeout=1, max_size=None, proxy=None
             )
             self._socket: Any = self._stack.enter_context(connection)
-        except Exception as error:  # websockets has its own errors for what is no websocket server
+        except Exception as error:  # websockets raises errors of its own if there is no websocket server
             cause = f"{type(error).__name__}: {error}"
             raise CrashError(f"no session with the OpenEnv server at {url} ({cause})") from error
 
@@ -58,13 +52,13 @@ class Session:
         :param kind: type of the message, ``"reset"`` or ``"step"``
         :param data: its data
         :return: the answer's data
-        :raises RefusalError: if the message was not valid or the environment failed
-        :raises CrashError: if there is no answer in time, or none of this protocol
+        :raises RefusalError: if the message was not valid, or the environment failed
+        :raises CrashError: if no answer comes in time, or if it is not one of this protocol
         """
         message = json.dumps({"type": kind, "data": data})
         closed = importlib.import_module("websockets.exceptions").ConnectionClosed
         try:
-            # A server without a session left says so and closes, perhaps before this: what it said can still be read.
+            # A server with no session left says so and closes, perhaps before we send. What it said can still be read.
             with contextlib.suppress(closed):
                 self._socket.send(message)
             answer = json.loads(self._socket.recv(timeout=self.wait))
@@ -77,7 +71,7 @@ class Session:
                 raise TypeError("an observation that is no object")
         except RefusalError:
             raise
-        except Exception as error:  # whatever websockets raises, and answers of another form
+        except Exception as error:  # errors of websockets, and answers of another form
             cause = f"{type(error).__name__}: {error}"
             raise CrashError(f"the OpenEnv server at {self.url} gave no answer to {kind!r} ({cause})") from error
         return result
@@ -90,14 +84,14 @@ class Session:
 
 class OpenEnvEnv(TextSuiteEnv):
     """
-    An environment that an OpenEnv server (``openenv-core`` 0.3.0) offers, with text in and text out.
+    Environment on an OpenEnv server (``openenv-core`` 0.3.0), with text in and text out.
 
     ## Description
 
     OpenEnv serves environments over websockets; every session has an environment of its own. This class speaks the
-    protocol's ``reset`` and ``step``, and needs the package ``websockets`` for that, not ``openenv-core``. What an
-    action and an observation are is up to the server; both are objects with named fields. ``action`` and
-    ``observation`` say how texts become the one and how the other becomes a text.
+    protocol's ``reset`` and ``step``. For that it needs the package ``websockets``, but not ``openenv-core``. The
+    server decides what an action and an observation are; both are objects with named fields. The argument ``action``
+    says how a message becomes an action, and ``observation`` how an observation becomes a text.
 
     ## Action Space
 
@@ -105,40 +99,41 @@ class OpenEnvEnv(TextSuiteEnv):
 
     ## Observation Space
 
-    ``Text``, cut at 100,000 characters; characters beyond Latin-1 and punctuation become question marks. An action that
-    the server refuses gets the server's error for an observation and costs the turn (``info["refused"]``, and the same
-    as ``info["malformed"]``). ``info["observation"]`` has all fields.
+    ``Text``, cut at 100,000 characters; characters beyond Latin-1 and punctuation become question marks. If the server
+    refuses an action, the observation is the server's error, and the turn is spent (``info["refused"]``, and also
+    ``info["malformed"]``). ``info["observation"]`` has all fields.
 
     ## Rewards
 
-    The server's; none is 0.
+    Those of the server. No reward counts as 0.
 
     ## Starting State
 
-    The seed given to ``reset`` is sent to the server. Whether it fixes the episode is up to the environment there: one
-    that does not take a seed is not told of it, and starts as it likes.
+    The seed given to ``reset`` is sent to the server. The environment there may use it or not: OpenEnv does not pass it
+    on to an environment that takes no seed, which then starts as it likes.
 
     ## Episode End
 
-    Terminates when the server says that the episode is done, and after ``turns`` turns. ``info["is_success"]`` then
-    says what ``success`` makes of the last observation, by default whether the episode was done with a positive
+    Terminates when the server says that the episode is done, and after ``turns`` turns. ``info["is_success"]`` is then
+    the result of ``success`` for the last observation; by default it is True if the episode was done with a positive
     reward. If the session breaks or an answer does not come in time, the episode is truncated, with reward 0 and
-    ``info["crashed"]``: leave it out of what is learned from. A RuntimeWarning tells of it, and the next reset starts
-    another session; a second time before an episode ended regularly is a RuntimeError.
+    ``info["crashed"]``: do not learn from it. A RuntimeWarning reports it, and the next reset starts another session.
+    A second crash before an episode has ended regularly is a RuntimeError.
 
     ## Arguments
 
-    The session starts at the first ``reset`` and ends with ``close``. A copy or a pickle carries the arguments, not the
-    session nor the episode. A server must allow as many sessions as there are environments (``max_concurrent_envs``).
+    The session starts at the first ``reset`` and ends with ``close``. A copy or a pickle has the arguments, but neither
+    the session nor the episode. A server must allow as many sessions as there are environments
+    (``max_concurrent_envs``).
 
     :param url: address of the server, ``http://...``
     :param action: name of the action's field that takes the message, or a function from the message to the action's
-        fields; one that raises ValueError has the message refused
+        fields; if the function raises ValueError, the message is refused
     :param observation: name of the observation's field that is shown, or a function from its fields to a text
-    :param success: function of the last observation's fields and the reward that came with it; a message that is
-        refused brings none
+    :param success: function from the last observation's fields, and the reward that came with it, to True or False; a
+        refused message brings no observation
     :param turns: turn limit
-    :param timeout: seconds that an answer is waited for
+    :param timeout: seconds to wait for an answer
     :param render_mode: ``"ansi"`` makes :meth:`render` return the transcript of the episode so far
     :raises ImportError: without websockets
 
@@ -160,7 +155,7 @@ class OpenEnvEnv(TextSuiteEnv):
         timeout: float = 60.0,
         render_mode: str | None = None,
     ) -> None:
-        _load_client()
+        require("websockets.sync.client", INSTALL)
         parts = urllib.parse.urlsplit(url) if isinstance(url, str) else None
         if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"url must be the address of a server, such as 'http://127.0.0.1:8000', got {url!r}")
@@ -216,8 +211,8 @@ class OpenEnvEnv(TextSuiteEnv):
         return text, reward, done, info
 
     def _fields(self, message: str) -> Fields:
-        """The action that a message means; a RefusalError if the function for that says so."""
-        # What is no Unicode cannot be sent.
+        """Make an action of a message; a RefusalError if the user's function refuses it."""
+        # Text that is not valid Unicode cannot be sent.
         message = message.encode("utf-8", "replace").decode()
         if isinstance(self._action, str):
             return {self._action: message}
@@ -227,7 +222,7 @@ class OpenEnvEnv(TextSuiteEnv):
             raise RefusalError(str(error)) from error
 
     def _show(self, fields: Mapping[str, Any]) -> str:
-        """The text of an observation."""
+        """Make a text of an observation."""
         if not isinstance(self._observation, str):
             return self._observation(dict(fields))
         if self._observation not in fields:

@@ -1,4 +1,4 @@
-"""Random states for games that use the global generators of Python and numpy."""
+"""Random states of their own for games that use the global generators of Python and numpy."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 class OwnRandomness:
     """
-    Random states of one environment, which stand in for the global ones of Python and numpy in a ``with`` block.
+    Random states of one environment, which replace the global ones of Python and numpy within a ``with`` block.
 
-    Games of others seed the global generators at every reset and draw from them during play. Outside the block nobody
-    notices: the caller's generators are as they were, and this environment's go on where they stopped.
+    Games of others seed the global generators at every reset, and draw from them during play. After the block the
+    global generators are as they were before it. In the next block the environment's go on where they stopped.
     """
 
     def __init__(self) -> None:

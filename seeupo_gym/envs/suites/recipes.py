@@ -1,9 +1,8 @@
-"""Recipes: environments of others with the wrappers that a policy of numbers needs."""
+"""Recipes: environments of others, with the wrappers that a policy without a language model needs."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium import spaces
 
+from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.gem import GEMEnv
 from seeupo_gym.envs.suites.text_world_express import TextWorldExpressEnv
 from seeupo_gym.envs.views.candidate_view import CandidateView
@@ -18,11 +18,11 @@ from seeupo_gym.envs.views.candidate_view import CandidateView
 
 class MiniGridView(gym.Wrapper[Any, Any, Any, Any]):
     """
-    What MiniGrid's environments lack: a vector to see, ``max_turns``, ``info["is_success"]``, and silence.
+    Wrapper that adds what MiniGrid's environments lack: vector observations, ``max_turns`` and ``info["is_success"]``.
 
-    BabyAI prints to stdout whenever it rejects a level that it has drawn; a reset is kept from it.
+    It also keeps resets silent: BabyAI prints to stdout whenever it rejects a level that it has drawn.
 
-    :param env: an environment of MiniGrid, which pays for success only, with one array for its observation
+    :param env: an environment of MiniGrid whose observation is one array; it pays for success only
     :raises ValueError: if it has no fixed turn limit
     """
 
@@ -51,20 +51,17 @@ class MiniGridView(gym.Wrapper[Any, Any, Any, Any]):
 
 def minigrid(name: str = "MiniGrid-Empty-5x5-v0", mission: bool = False, **kwargs: Any) -> gym.Env[Any, Any]:
     """
-    Make an environment of MiniGrid or BabyAI with a flat vector to see.
+    Make an environment of MiniGrid or BabyAI whose observation is a flat vector.
 
     :param name: its id, for example ``"MiniGrid-DoorKey-5x5-v0"``
-    :param mission: whether the vector has the mission's text too, one-hot (``FlatObsWrapper``: 2,835 numbers); else it
-        is the view alone (147 numbers), which is enough where the mission is always the same
-    :param kwargs: the environment's own arguments; ``max_steps`` is its turn limit, which BabyAI's must be given
+    :param mission: whether to add the mission's text, one-hot (``FlatObsWrapper``: 2,835 numbers). The view alone (147
+        numbers) is enough where the mission is always the same
+    :param kwargs: the environment's own arguments; ``max_steps`` is the turn limit, which BabyAI's need
     :return: the environment
     :raises ImportError: if the package is missing
     :raises ValueError: if the environment has no fixed turn limit
     """
-    try:
-        wrappers = importlib.import_module("minigrid.wrappers")
-    except ImportError as error:
-        raise ImportError("MiniGrid and BabyAI need a package: pip install minigrid==3.2.0") from error
+    wrappers = require("minigrid.wrappers", "MiniGrid and BabyAI need a package: pip install minigrid==3.2.0")
     env = gym.make(name, **kwargs)
     env = wrappers.FlatObsWrapper(env) if mission else wrappers.ImgObsWrapper(env)
     return MiniGridView(env)
@@ -72,9 +69,9 @@ def minigrid(name: str = "MiniGrid-Empty-5x5-v0", mission: bool = False, **kwarg
 
 class FixedCommands(gym.Wrapper[str, str, str, str]):
     """
-    A text environment with the same admissible commands at every turn.
+    Wrapper that gives a text environment the same admissible commands at every turn.
 
-    ``info["played"]`` has the episode so far: each command and what was read after it.
+    ``info["played"]`` is the episode so far: each command, and the text that was read after it.
 
     :param env: the text environment
     :param commands: the commands
@@ -103,7 +100,7 @@ class FixedCommands(gym.Wrapper[str, str, str, str]):
 
 def gem_guess_the_number(turns: int | None = None, n_features: int = 128, **kwargs: Any) -> gym.Env[Any, Any]:
     """
-    Make GEM's GuessTheNumber (``easy``) as a choice among the ten numbers, with all guesses and replies to see.
+    Make GEM's GuessTheNumber (``easy``) as a choice among the ten numbers. All guesses and replies are observed.
 
     :param turns: turn limit; None: GEM's, 4
     :param n_features: features of each text
@@ -119,7 +116,7 @@ def text_world_express_coin(n_games: int = 50, n_features: int = 128, **kwargs: 
     """
     Make TextWorldExpress's coin game (4 locations, no distractors, no doors, 12 turns) as a choice among its commands.
 
-    :param n_games: how many of the fold's games are played; held-out seeds too play these
+    :param n_games: number of the fold's games that are played, also with held-out seeds
     :param n_features: features of each text
     :param kwargs: other arguments of :class:`~seeupo_gym.envs.suites.text_world_express.TextWorldExpressEnv`
     :return: the environment

@@ -9,12 +9,13 @@ import string
 from typing import Any, NamedTuple
 
 from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.own_randomness import OwnRandomness
 from seeupo_gym.envs.suites.text_suite import TextSuiteEnv
 
-# A move is looked for in this many characters from the end of a message: some patterns of the games are slow.
+# A move is looked for only in so many characters from the end of a message, as some patterns of the games are slow.
 READ_LENGTH = 1_000
-# Minesweeper calls it an invalid move, but the message means something.
+# Minesweeper calls this an invalid move, but the message means something.
 _MINE = "You hit a mine"
 _MOVE = re.compile(r"\[[^\[\]]*\]")
 
@@ -22,12 +23,12 @@ INSTALL = "seeupo_gym/TextArena-v0 needs the package textarena: pip install text
 
 
 class Game(NamedTuple):
-    """A game as TextArena registers it, and what is fixed about it here."""
+    """A game as TextArena registers it, with the facts about it that are used here."""
 
-    # Level, the first by default -> turn limit; none is beyond the game's own one, where that has an effect.
+    # Level -> turn limit. The first level is the default. No limit is beyond the game's own one, if that has an effect.
     levels: dict[str, int]
     move: str
-    # What the game's last words contain exactly if the task was done.
+    # A text that the game's last words contain if and only if the task was done.
     won: str = "Congratulations"
 
 
@@ -50,31 +51,19 @@ GAMES = {
     "Minesweeper": Game(
         {"small": 25, "default": 64, "medium": 100, "hard": 100}, "a row and a column counted from 0, for example [3 2]"
     ),
-    # Its last words are the score, so its outcome is taken from there.
+    # Its last words are the score, from which the outcome is read.
     "Blackjack": Game({"default": 50, "long": 150}, "[hit] or [stand]", ""),
 }
 
 
-def load_textarena() -> Any:
-    """
-    Import TextArena.
-
-    :raises ImportError: without the package; says how to install it
-    """
-    try:
-        return importlib.import_module("textarena")
-    except ImportError as error:
-        raise ImportError(INSTALL, name="textarena") from error
-
-
 class TextArenaEnv(TextSuiteEnv):
     """
-    One of ten single-player games of TextArena, read and written.
+    One of ten single-player games of TextArena, played in text.
 
     ## Description
 
     The games, their texts and their rewards are those of textarena 0.7.4 (MIT), at the levels it registers. These ten
-    need no data, no network and no model; other games of the package do, or have several players.
+    need no data, no network and no model. Other games of the package need one of these, or have several players.
 
     | game | levels (turn limit) | success |
     | --- | --- | --- |
@@ -94,45 +83,47 @@ class TextArenaEnv(TextSuiteEnv):
 
     ## Action Space
 
-    Text. A move stands in square brackets; the last one of a message counts, and only the last 1,000 characters are
-    read. What a move is in each game, the first observation says. TextArena itself reads the first of a message in
-    some games, and would take several moves at once in `TowerOfHanoi`.
+    Text. A move stands in square brackets. The last one of a message counts, and only the last 1,000 characters of a
+    message are read. The first observation says what a move is in the game. TextArena itself reads the first move of a
+    message in some games, and several moves in `TowerOfHanoi`.
 
     ## Observation Space
 
-    Text. First the rules, the format of a move and the first board; then what the game says to each move.
+    Text. First come the rules, the format of a move and the first board; then the game's reply to each move.
 
     ## Rewards
 
-    The game's, once at the end: 1 for success (`Blackjack`: the share of hands won), otherwise mostly less, for a part
-    of the task. At the turn limit it is the game's share done so far, in `Bandit` and `Secretary` 0. Oddities that are
-    TextArena's: `LightsOut` pays less than 0 if more lights are on than at the start; `FrozenLake` pays the distance
-    from the start also in a hole; `2048` can pay 1 for a high score without the tile. Two invalid moves in a row end
-    the game, with -1 in `Bandit` and `Secretary`. Only the verdict of `Bandit` is not TextArena's, which finds no
-    choice right and pays the worst one most: here the best button pays 1 and another one 0.
+    Those of the game, once at the end: 1 for success (`Blackjack`: the share of hands won), otherwise mostly less, for
+    a part of the task. At the turn limit it is the share of the task that is done, by the game's measure, and 0 in
+    `Bandit` and `Secretary`. Two invalid moves in a row end the game, with -1 in `Bandit` and `Secretary`.
+
+    Some rewards of TextArena are odd: `LightsOut` pays less than 0 if more lights are on than at the start;
+    `FrozenLake` pays the distance from the start even in a hole; `2048` can pay 1 for a high score without the tile.
+    One is replaced: TextArena's verdict in `Bandit` counts no choice as right, and pays most for the worst. Here the
+    best button pays 1, and any other 0.
 
     ## Starting State
 
-    The seed given to `reset` fixes the task and what chance does in it. `TowerOfHanoi` starts the same for every seed.
+    The seed given to `reset` fixes the task and all random events in it. `TowerOfHanoi` starts the same for every seed.
 
     ## Episode End
 
-    When the game is won or lost, at the second of two invalid moves in a row (in `Minesweeper` a mine is one, and
-    costs no more), and at the turn limit, which is part of the task: the episode terminates and is never truncated.
-    An invalid move costs the turn; `info["malformed"]` says of every message whether it was one (a mine is none here).
-    At the end `info` has `is_success` and `reason`, the game's last words.
+    The episode terminates when the game is won or lost, at the second of two invalid moves in a row, and at the turn
+    limit, which is part of the task. It is never truncated. An invalid move costs the turn, and `info["malformed"]` is
+    True for it. In `Minesweeper` a mine counts as an invalid move and costs no more, but is not malformed. At the end
+    `info` has `is_success` and `reason`, the game's last words.
 
     ## Arguments
 
-    While a call runs, the global generators of Python and numpy hold this environment's states; afterwards they are
-    as they were. Environments may be interleaved as one likes, but not called from several threads at once. A copy or
-    a pickle carries the arguments, not the episode.
+    While a call runs, the global generators of Python and numpy have this environment's states; afterwards they are as
+    they were. So environments can be used in turn, but not in several threads at once. A copy or a pickle has the
+    arguments, but not the episode.
 
     :param game: one of the names in the table
-    :param level: one of its levels, None: the first in the table
-    :param turns: turn limit, at most that of the level, which is meant by None
+    :param level: one of the game's levels; None: the first in the table
+    :param turns: turn limit, at most that of the level; None: that of the level
     :param render_mode: `"ansi"` makes :meth:`render` return the transcript of the episode so far
-    :raises ImportError: without textarena
+    :raises ImportError: if textarena is missing
 
     ## Version History
 
@@ -154,27 +145,27 @@ class TextArenaEnv(TextSuiteEnv):
         if level is None:
             level = next(iter(levels))
         check_choice(f"level of {game}", level, levels)
-        # Beyond its own limit a game may fail: GuessTheNumber does at a message without a number.
+        # A game may fail beyond its own limit, as GuessTheNumber does at a message without a number.
         if turns is not None:
             check_count("turns", turns, most=levels[level])
         super().__init__(levels[level] if turns is None else turns, render_mode)
         self._randomness = OwnRandomness()
         with self._randomness:
-            load_textarena()
+            require("textarena", INSTALL)
         self._game = game
-        # Without TextArena's wrappers: they keep the texts of earlier episodes.
+        # Without TextArena's wrappers, which keep the texts of earlier episodes.
         self._id = f"{game}-v0-{level}-raw".replace("-default", "")
         self.game: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Some games cannot be copied: Secretary would draw from a generator of its own.
+        # Some games cannot be copied: a copy of Secretary would draw from a generator of its own.
         return {**self.__dict__, "game": None, "_running": False}
 
     def _begin(self, seed: int) -> tuple[str, dict[str, Any]]:
         with self._randomness:
-            self.game = load_textarena().make(self._id)
+            self.game = require("textarena", INSTALL).make(self._id)
             seeds = itertools.count(seed, self.max_seed)
-            # LightsOut divides by the number of lights on; once in some thousand seeds there are none.
+            # LightsOut divides by the number of lights that are on, which is 0 for one seed in some thousand.
             while not self._start(next(seeds)):
                 pass
         form = (
@@ -185,7 +176,7 @@ class TextArenaEnv(TextSuiteEnv):
         return "\n".join([rules, form, *rest]), {}
 
     def _play(self, message: str) -> tuple[str, float, bool, dict[str, Any]]:
-        # Other digits than those of ASCII are digits to the games, and they would repeat them.
+        # The games accept other digits than those of ASCII, and would repeat them in their replies.
         moves = _MOVE.findall(message[-READ_LENGTH:].encode("ascii", "replace").decode())
         move = moves[-1] if moves else ""
         with self._randomness:
@@ -210,23 +201,23 @@ class TextArenaEnv(TextSuiteEnv):
         return True
 
     def _read(self) -> list[str]:
-        """What the game has said since the last time, without the player's own messages."""
+        """Collect the game's messages since the last call, without those of the player."""
         own = importlib.import_module("textarena").ObservationType.PLAYER_ACTION
         return [text.strip("\n") for _, text, kind in self.game.get_observation()[1] if kind != own]
 
     def _result(self, move: str) -> tuple[float, str]:
-        """The reward of a game that ended with a move, and its last words."""
+        """Return the reward of a game that ended with a move, and its last words."""
         rewards, info = self.game.close()
         reward, reason = float(rewards[0]), str(info[0]["reason"])
         if self._game == "Bandit" and not info[0]["invalid_move"]:
-            # TextArena compares the button with the table of means: no choice is right, and the worst one pays most.
+            # TextArena compares the button with the table of means, so no choice is right, and the worst one pays most.
             means = self.game.state.game_state["ground_truth"]
             right = means[move[1:-1]] == max(means.values())
             return float(right), "You chose the best button." if right else "You chose an incorrect button."
         return reward, reason
 
     def _share(self) -> tuple[float, str]:
-        """The same for a game that is stopped at the turn limit."""
+        """Return the reward and last words of a game that is stopped at the turn limit."""
         share = getattr(self.game, "_get_percentage_completion", lambda: 0.0)()
         return float(share), "The turn limit has been reached."
 

@@ -1,4 +1,4 @@
-"""What the environments of all suites have in common: text, turns, seeds, a transcript, and programs that can die."""
+"""The base of all suites' environments: text, turns, seeds, a transcript, and programs that can crash."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from gymnasium import spaces
 from seeupo_gym.envs.arguments import check_count
 from seeupo_gym.envs.task import HELD_OUT_SEED, MAX_SEED
 
-# Latin-1, general punctuation and currencies, for texts that people wrote.
+# Latin-1, general punctuation and currency signs: the characters of texts that people wrote.
 WIDE_CHARSET = string.printable + "".join(
     map(chr, [*range(0xA0, 0x100), *range(0x2010, 0x2028), *range(0x20A0, 0x20C0)])
 )
 
 
 class CrashError(RuntimeError):
-    """A program that plays a suite died, hangs, or gave an answer that is of no use."""
+    """A program that plays a suite died, hangs, or gave a useless answer."""
 
 
 class TextSuiteEnv(gym.Env[str, str]):
     """
-    A suite's environment: a subclass says how an episode begins and what a message does.
+    Environment of a suite. A subclass says how an episode begins (``_begin``) and what a message does (``_play``).
 
-    Observations are cut at ``max_observation`` characters, and what is not in ``charset`` becomes a question mark.
+    Observations are cut at ``max_observation`` characters, and characters outside ``charset`` become question marks.
 
-    If ``_begin`` or ``_play`` raises :class:`CrashError`, it is tried once more: at a step the episode is truncated,
-    with reward 0 and ``info["crashed"]``, and the next reset begins anew; at a reset that is done at once. A
-    RuntimeWarning tells of it. A second crash before an episode ended regularly, or by a reset after a turn, is a
-    RuntimeError.
+    One :class:`CrashError` is forgiven, with a RuntimeWarning. If ``_play`` raises it, the episode is truncated, with
+    reward 0 and ``info["crashed"]``, and the next reset starts anew. If ``_begin`` raises it, the reset starts anew at
+    once. A second crash is a RuntimeError, unless an episode has ended in between: regularly, or by a reset after at
+    least one turn.
 
     :param turns: turn limit
     :param render_mode: ``"ansi"`` makes :meth:`render` return the transcript of the episode so far
@@ -50,7 +50,7 @@ class TextSuiteEnv(gym.Env[str, str]):
 
     def __init__(self, turns: int, render_mode: str | None) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
-            # A TypeError, as SB3's make_vec_env expects (see TaskEnv).
+            # It must be a TypeError, which SB3's make_vec_env expects (see TaskEnv).
             raise TypeError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
         self.max_turns = check_count("turns", turns)
         self.render_mode = render_mode
@@ -67,34 +67,34 @@ class TextSuiteEnv(gym.Env[str, str]):
         """
         Start an episode.
 
-        :param seed: what it depends on, from 0 to ``max_seed``
-        :return: what the agent reads, and ``info``
+        :param seed: decides on the episode, from 0 to ``max_seed``
+        :return: the text that the agent reads, and ``info``
         """
 
     @abstractmethod
     def _play(self, message: str) -> tuple[str, float, bool, dict[str, Any]]:
         """
-        Take one turn; ``_turns_taken`` counts it already.
+        Take one turn, which ``_turns_taken`` counts already.
 
         :param message: what the agent wrote
-        :return: what the agent reads, the reward, whether the episode is over, and ``info``
+        :return: the text that the agent reads, the reward, whether the episode is over, and ``info``
         """
 
     def _clean_up(self) -> None:
-        """Forget a program that crashed; whatever state it is in, none of it may be left."""
+        """Remove all that is left of a program that crashed, whatever state it is in."""
 
     def _crash_info(self) -> dict[str, Any]:
-        """What ``info`` has besides ``crashed`` and ``is_success`` when an episode is truncated."""
+        """Return more entries for the ``info`` of an episode that is truncated after a crash."""
         return {}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """
-        Start an episode, and what plays it if it does not run.
+        Start an episode, and the program that plays it if it does not run yet.
 
-        :param seed: see "Starting State"; later resets without one draw theirs from ``np_random``, below 2**31
+        :param seed: see "Starting State"; later resets without a seed draw one below 2**31 from ``np_random``
         :param options: must be empty
-        :raises ValueError: for a seed that is too large or an option, as there are none
-        :raises RuntimeError: if what plays the episode does not start
+        :raises ValueError: for a seed that is too large, and for any option, as there are none
+        :raises RuntimeError: if the program does not start
         """
         super().reset(seed=seed)
         if options:
@@ -104,7 +104,7 @@ class TextSuiteEnv(gym.Env[str, str]):
         if seed > self.max_seed:
             raise ValueError(f"seed must be at most {self.max_seed}, got {seed}")
         if self._running and self._turns_taken:
-            self._crashes = 0  # somebody else has ended the episode, a TimeLimit for example
+            self._crashes = 0  # something else has ended the episode, for example a TimeLimit
         self._running, self._turns_taken = False, 0
         while True:
             try:

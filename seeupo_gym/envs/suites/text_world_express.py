@@ -1,4 +1,4 @@
-"""TextWorldExpress: eight text games of household tasks and puzzles, played by a Java process of their own."""
+"""TextWorldExpress: eight text games of household tasks and puzzles, run by a Java process."""
 
 from __future__ import annotations
 
@@ -13,29 +13,25 @@ import weakref
 from typing import Any
 
 from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.text_suite import CrashError, TextSuiteEnv
 
-# The suite's own folds: each has so many games, numbered from here on.
+INSTALL = "TextWorldExpress-v0 needs a package: pip install textworld-express==1.1.0"
+
+# The suite's own folds: the number of the first game of each, and how many games each has.
 FOLD_STARTS = {"train": 0, "dev": 10_000, "test": 20_000}
 FOLD_SIZE = 1_000
 
-# Seconds that Java may take for one answer.
+# Seconds that Java may take for an answer.
 TIMEOUT = 60.0
-# Paths that the expert chooses from; one takes 5 to 15 ms.
+# Number of paths that the expert chooses from; each takes 5 to 15 ms.
 _GOLD_DRAWS = 10
 
 _PARAMS = re.compile(r"\s*(\w+\s*=\s*-?\d+\s*(,\s*\w+\s*=\s*-?\d+\s*)*)?")
 
 
-def _import_package() -> Any:
-    try:
-        return importlib.import_module("textworld_express")
-    except ImportError as error:
-        raise ImportError("TextWorldExpress-v0 needs a package: pip install textworld-express==1.1.0") from error
-
-
 def _check_java() -> None:
-    # The suite takes the java of the PATH, whatever JAVA_HOME says.
+    # The suite uses the java on the PATH, whatever JAVA_HOME is.
     if shutil.which("java") is None:
         raise ImportError(
             "TextWorldExpress-v0 needs Java 17 on the PATH: on Debian, apt-get install openjdk-17-jre-headless"
@@ -43,7 +39,7 @@ def _check_java() -> None:
 
 
 def _params_text(params: str | dict[str, int]) -> str:
-    """Parameters in the suite's notation; it ignores what it cannot split, so that is refused here."""
+    """Write parameters in the suite's notation. The suite ignores what it cannot split, so that is refused here."""
     if isinstance(params, dict):
         for name, value in params.items():
             if not isinstance(name, str) or not isinstance(value, int):
@@ -55,12 +51,12 @@ def _params_text(params: str | dict[str, int]) -> str:
 
 
 def _stop(server: Any, owner: int) -> None:
-    """End a Java process and free the Python end, whatever state they are in."""
+    """End a Java process and free the Python end of the connection, whatever state they are in."""
     gateway, process = server._gateway, server._gateway.java_process
-    # Or Java would be told of each of its objects that Python drops from now on: if it is dead, with errors in the log.
+    # Otherwise Python would report each object that it drops to Java; if Java is dead, with errors in the log.
     gateway._gateway_client.is_connected = False
     if os.getpid() != owner:
-        return  # a fork of the process that Java belongs to
+        return  # this is a fork of the process that owns Java
     process.terminate()
     try:
         process.wait(timeout=5)
@@ -69,7 +65,7 @@ def _stop(server: Any, owner: int) -> None:
         process.wait()
     process.stdin.close()
     process.stdout.close()
-    # From here on there is nothing left to leak, and what is gone already need not be freed.
+    # From here on nothing can leak any more, and parts that are gone already need not be freed.
     with contextlib.suppress(OSError):
         gateway.shutdown_callback_server()
         gateway._gateway_client.close()
@@ -77,7 +73,7 @@ def _stop(server: Any, owner: int) -> None:
 
 class JavaProcess:
     """
-    A Java process with one game loaded; it ends with :meth:`stop`, with this object or with Python.
+    A Java process with one game loaded. It ends with :meth:`stop`, with this object, or with Python.
 
     :param game: name of the game
     :param params: its parameters, in the suite's notation
@@ -87,22 +83,22 @@ class JavaProcess:
     """
 
     def __init__(self, game: str, params: str, turns: int) -> None:
-        package = _import_package()
+        package = require("textworld_express", INSTALL)
         _check_java()
         protocol = importlib.import_module("py4j.protocol")
         self._errors, self._game_error = (protocol.Py4JError, OSError), protocol.Py4JJavaError
-        # The suite's finaliser talks to the Java process, alive or not: weakref.finalize takes its place.
+        # weakref.finalize replaces the suite's finaliser, which talks to the Java process even if it is dead.
         server_class = type("Server", (package.TextWorldExpressEnv,), {"__del__": lambda self: None})
         try:
             self._server = server_class(envStepLimit=turns)
-        except Exception as error:  # py4j raises whatever reading a port from a dead process gives
+        except Exception as error:  # reading a port from a dead process raises various errors in py4j
             raise CrashError(
                 f"Java did not start TextWorldExpress ({type(error).__name__}: {error}): does `java -version` say 17 "
                 "or more?"
             ) from error
-        # Nobody asks for what is written to it, and a cleaner of temporary files or a fork may delete it at any time.
+        # Nobody reads this file, and a cleaner of temporary files or a fork may delete it at any time.
         self._server._obj_tree_tempfile.close()
-        # Connections are made with the limit of that time: those without one are closed.
+        # A connection keeps the time-out of the time when it is made, so connections without one are closed.
         self._server._gateway.gateway_parameters.read_timeout = TIMEOUT
         self._server._gateway._gateway_client.close()
         self.stop = weakref.finalize(self, _stop, self._server, os.getpid())
@@ -136,7 +132,7 @@ class JavaProcess:
 
 class TextWorldExpressEnv(TextSuiteEnv):
     """
-    Eight text games of TextWorldExpress (``textworld-express``, Apache-2.0), in its own Java process.
+    One of eight text games of TextWorldExpress (``textworld-express``, Apache-2.0), in a Java process of its own.
 
     ## Description
 
@@ -146,45 +142,46 @@ class TextWorldExpressEnv(TextSuiteEnv):
 
     ## Action Space
 
-    ``Text``: one command. ``info["admissible_commands"]`` lists those that the game offers, sorted, since the
-    suite's own order varies. Another text is answered by the game, usually "Unknown action", and costs the turn.
+    ``Text``: one command. ``info["admissible_commands"]`` lists the commands that the game offers, sorted, since the
+    suite's own order varies. Any other text costs the turn; the game replies to it, usually with "Unknown action".
 
     ## Observation Space
 
-    ``Text``: the task (at the start), the game's reply, the room and the inventory, and the admissible commands.
-    ``info`` has them apart: ``look``, ``inventory``, ``admissible_commands`` and the game's ``score`` so far, and
-    after a step ``malformed``: whether the command was not among the admissible ones.
+    ``Text``: the task (at the start), the game's reply, the room, the inventory, and the admissible commands. ``info``
+    has the parts separately (``look``, ``inventory``, ``admissible_commands``), and the game's ``score`` so far. After
+    a step ``malformed`` is True if the command was not admissible.
 
     ## Rewards
 
-    With ``reward="final"`` the game's normalised score, paid once at the end; with ``reward="delta"`` its change at
-    every turn, which adds up to the same. It is 1 for a solved task and from 0 on for a part of one; arithmetic,
-    sorting, simonsays and peckingorder score -1 when they are lost.
+    With ``reward="final"`` the game's normalised score, paid once at the end. With ``reward="delta"`` the change of the
+    score at every turn, which adds up to the same. The score is 1 for a solved task, and from 0 to 1 for a part of one.
+    A lost game scores -1 in arithmetic, sorting, simonsays and peckingorder.
 
     ## Starting State
 
     The seed given to ``reset`` selects game number ``seed % n_games`` of the fold; its transitions are deterministic.
-    Folds are the suite's: 1,000 games each. With some parameters different numbers give the same start (coin with
-    four locations and no doors: 24 starts in the first 200 games).
+    The folds are the suite's, with 1,000 games each. With some parameters, different games have the same start (coin
+    with four locations and no doors: 24 starts in the first 200 games).
 
     ## Episode End
 
     The episode terminates when the game is won (``info["is_success"]``) or lost, or after ``turns`` turns. If the
     Java process dies or does not answer for a minute, the episode is truncated, with reward 0 and ``info["crashed"]``:
-    leave it out of what is learned from. A RuntimeWarning tells of it, and the next reset starts Java again; a second
-    crash before an episode ended regularly is a RuntimeError.
+    do not learn from it. A RuntimeWarning reports it, and the next reset starts Java again. A second crash before an
+    episode has ended regularly is a RuntimeError.
 
     ## Arguments
 
-    Java starts at the first ``reset``. A copy or a pickle carries the arguments, not the Java process nor the episode.
+    Java starts at the first ``reset``. A copy or a pickle has the arguments, but neither the Java process nor the
+    episode.
 
     :param game: cookingworld, coin, twc, mapreader, arithmetic, sorting, simonsays or peckingorder
-    :param params: the game's parameters, as a dict or ``"name=value,..."``; what the game refuses is a ValueError at
-        the first reset
+    :param params: the game's parameters, as a dict or ``"name=value,..."``; if the game refuses them, the first reset
+        raises a ValueError
     :param fold: train, dev or test
-    :param turns: turn limit; cookingworld's gold paths can be longer than the default (98 was seen)
+    :param turns: turn limit; gold paths of cookingworld can be longer than the default (98 was seen)
     :param reward: ``"final"`` or ``"delta"``
-    :param n_games: how many of the fold's games are played, the first ones
+    :param n_games: number of the fold's games that are played, from the first on
     :param render_mode: ``"ansi"`` makes :meth:`render` return the transcript of the episode so far
     :raises ImportError: if the package or Java is missing
 
@@ -203,7 +200,7 @@ class TextWorldExpressEnv(TextSuiteEnv):
         n_games: int = FOLD_SIZE,
         render_mode: str | None = None,
     ) -> None:
-        games = _import_package().GAME_NAMES
+        games = require("textworld_express", INSTALL).GAME_NAMES
         _check_java()
         check_choice("game", game, games)
         check_choice("fold", fold, FOLD_STARTS)
@@ -215,7 +212,7 @@ class TextWorldExpressEnv(TextSuiteEnv):
         self._java: JavaProcess | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # The process stays where it was started: a copy has none, and no episode.
+        # The process belongs to the original: a copy has neither a process nor an episode.
         return {**self.__dict__, "_java": None, "_running": False}
 
     def _begin(self, seed: int) -> tuple[str, dict[str, Any]]:
@@ -227,13 +224,13 @@ class TextWorldExpressEnv(TextSuiteEnv):
 
     def _play(self, message: str) -> tuple[str, float, bool, dict[str, Any]]:
         assert self._java is not None
-        # The games know ASCII only; what the protocol could not carry becomes a question mark.
+        # The games know ASCII only; other characters, which the protocol could not carry, become question marks.
         command = message[: self.max_message].encode("ascii", "replace").decode().strip()
         malformed = command not in self._state["validActions"]
         self._actions.append(command)
         before = self._state["score"] if len(self._actions) > 1 else 0.0
         self._state = dict(self._java.call("step", command)[-1])
-        if command == "help":  # the suite answers it with the task and the state before
+        if command == "help":  # the suite's answer is the task, with the state of the turn before
             self._state["observation"] = self._state["taskDescription"]
         done = self._state["done"] or self._is_last_turn
         score = float(self._state["score"])
@@ -244,12 +241,12 @@ class TextWorldExpressEnv(TextSuiteEnv):
         return self._text(), reward, done, info
 
     def _load(self, gold: bool) -> dict[str, Any]:
-        """Start the game, and Java if it does not run."""
+        """Start the game, and Java if it does not run yet."""
         if self._java is None:
             self._java = JavaProcess(self.game, self.params, self.max_turns)
         try:
             _, state = self._java.call("reset", self._game_seed, self.fold, generateGoldPath=gold)
-        except json.JSONDecodeError as error:  # a score that is no number, for example, as there is nothing to do
+        except json.JSONDecodeError as error:  # for example a score that is no number, as there is nothing to do
             self._clean_up()
             raise ValueError(
                 f"{self.game} has no game for params {self.params!r} (the suite's answer is no JSON: {error})"
@@ -262,7 +259,7 @@ class TextWorldExpressEnv(TextSuiteEnv):
             java.stop()
 
     def _text(self) -> str:
-        """What the player reads; the room is told once where the reply is the room."""
+        """Write the text that the player reads; the room is not repeated if the reply is the room."""
         state = self._state
         parts = [state["observation"].strip()]
         parts += [text for key in ("look", "inventory") if (text := state[key].strip()) and text not in parts]
@@ -282,18 +279,19 @@ class TextWorldExpressEnv(TextSuiteEnv):
 
     def expert_message(self) -> str:
         """
-        The next command of the suite's gold path, which leads from the start of the game.
+        Write the next command of the suite's gold path, which leads from the start of the game to its solution.
 
-        The suite draws the gold paths of coin and twc, detours included, from a generator that cannot be seeded: the
-        shortest of some is taken.
+        The suite draws gold paths of coin and twc, with detours, from a generator that cannot be seeded. The shortest
+        of several is taken.
 
-        :raises RuntimeError: if the episode has left the gold path, as the suite has no expert elsewhere
+        :raises RuntimeError: if the episode has left the gold path: the suite has no expert elsewhere
         :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
         """
         self._need_episode("expert_message()")
         assert self._java is not None
         if self._gold is None:
-            # It costs many times a plain reset, so the game is made again with it, up to here, when somebody asks.
+            # A reset with the gold path takes many times longer than one without. So the game is started again with it
+            # only when the path is needed, and then played up to the present turn.
             paths = []
             for _ in range(_GOLD_DRAWS if self.game in ("coin", "twc") else 1):
                 self._load(gold=True)

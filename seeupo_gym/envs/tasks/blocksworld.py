@@ -21,24 +21,24 @@ TURNS_PER_MOVE = 3
 EXCESS_COST = 0.2
 NAMES = "ABCDEFG"
 
-# Streams of the draws; the first three start an episode, the last one happens on the way.
+# Random streams: the first three are for the start of an episode, the last one for its transitions.
 _GOAL, _DISTANCE, _START, _SLIP = range(4)
 
 
 class Level(NamedTuple):
-    """A level of difficulty: the number of blocks, the probability that a block slips, the default of ``spread``."""
+    """A level of difficulty: the number of blocks, the probability that a move fails, and the default of ``spread``."""
 
     blocks: int
     slip: float
     spread: bool
 
 
-# Among uniform starts of 7 blocks, random play reaches the goal in fewer than one episode of a thousand.
+# With 7 blocks and uniform starts, random play would reach the goal in fewer than one episode of a thousand.
 LEVELS = {"easy": Level(4, 0.0, False), "medium": Level(5, 0.0, False), "hard": Level(7, 0.1, True)}
 
 
 class Blocksworld(Task):
-    """The batched dynamics, by tables of all configurations; :class:`BlocksworldEnv` documents the task."""
+    """Batched dynamics, by tables of all configurations; :class:`BlocksworldEnv` documents the task."""
 
     has_action_masks: ClassVar[bool] = True
     levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
@@ -69,7 +69,7 @@ class Blocksworld(Task):
         if self.spread:
             nearest = farthest = nearest + integers(farthest - nearest + 1, seeds, _DISTANCE)
         first, end = known.farther[shapes, farthest], known.farther[shapes, nearest - 1]
-        # Drawn around the goal's standard configuration; then the blocks get their names back.
+        # The start is drawn around the goal's standard configuration; then the blocks get their names back.
         start = known.by_distance[shapes, first + integers(end - first, seeds, _START)]
         self.goals[lanes] = goals
         self.current[lanes] = known.renamed(known.below[start], known.blocks[goals])
@@ -105,7 +105,7 @@ class Blocksworld(Task):
         return self.tables.best_moves(self.current[lanes], self.goals[lanes])
 
     def optimal_value(self) -> float:
-        # A slip strikes whatever the agent does, so the expert is optimal; this is the mean worth of its plans.
+        # A move fails whatever the agent does, so the expert is optimal: this is the mean value of its plans.
         loss, n_configurations = 0.0, len(self.tables.below)
         for shape, n_goals in enumerate(np.bincount(self.tables.shape)):
             counts = np.bincount(self.tables.distances[shape])[MIN_DISTANCE:]
@@ -115,7 +115,7 @@ class Blocksworld(Task):
         return 1.0 - loss
 
     def _plan_value(self, n_moves: int) -> float:
-        """Expected return of making so many moves, each again until it does not fail: a negative binomial time."""
+        """Compute the expected return of a plan whose moves are repeated until they work: a negative binomial time."""
         spare = self.max_turns - n_moves
         return sum(
             comb(n_moves - 1 + failures, failures)
@@ -125,7 +125,7 @@ class Blocksworld(Task):
         )
 
     def _stacks(self, configuration: int) -> str:
-        """The stacks from left to right, each from its top down."""
+        """Describe the stacks from left to right, each from its top down."""
         below = self.tables.below[configuration].tolist()
         above = {lower: block for block, lower in enumerate(below) if lower != block}
         stacks = []
@@ -162,7 +162,7 @@ class Blocksworld(Task):
         return f"{text}\nSystem: {verdict}\nReward: {result.rewards[0]:.3g}"
 
     def _complaint(self, lane: int, action: int) -> str:
-        """Why the block that was to be moved is where it was; empty if it was moved."""
+        """Say why a block was not moved; empty if it was moved."""
         if action == NO_ACTION:
             return "System: No block was moved.\n"
         block, onto = divmod(action, self.n_blocks)
@@ -180,9 +180,9 @@ class BlocksworldEnv(MaskedTaskEnv):
     """
     ## Description
     Blocks stand on a table, alone or in stacks. The agent moves one block a turn until all stand as the goal says.
-    Everything is visible and nothing can be broken for good, but plans are long: blocks that are in the way have to
-    be put somewhere, and where they are put decides how many moves are left. Finding shortest plans is NP-hard for
-    many blocks.
+    Everything is visible and every move can be taken back, but plans are long: blocks that are in the way have to be
+    put somewhere, and their new place decides how many moves are left. Finding shortest plans for many blocks is
+    NP-hard.
 
     | level | blocks | configurations | longest shortest plan | turns | moves that fail |
     | --- | --- | --- | --- | --- | --- |
@@ -196,37 +196,39 @@ class BlocksworldEnv(MaskedTaskEnv):
     ``Discrete(n * n)`` for ``n`` blocks: action ``block * n + onto`` moves a block onto another one, and to the table
     if ``onto == block``.
 
-    ``action_masks()`` tells which moves can be made: those of a block that has nothing on it, onto another block that
-    has nothing on it, or to the table if it is not there already. Any other action is answered with an error and
-    costs the turn. A move that fails leaves the block where it was and costs the turn too.
+    ``action_masks()`` tells which moves can be made. The block must have nothing on it. It can be moved onto another
+    block that has nothing on it, or to the table if it is not there already. Any other action costs the turn, and the
+    reply says why. A move that fails leaves the block where it was, and costs the turn, too.
 
     ## Observation Space
-    ``Box(0, 1, (2 * n * n + 1,))``. In this order: for each block what it stands on now (one-hot over the blocks,
-    itself for the table), the same for the goal, and the turn as a fraction of the last. That is all there is to
-    see. The length is 33 (easy), 51 (medium), 99 (hard).
+    ``Box(0, 1, (2 * n * n + 1,))``. In this order: for each block the one that it stands on now (one-hot over the
+    blocks, itself for the table), the same for the goal, and the turn divided by the last turn. Nothing is hidden. The
+    length is 33 (easy), 51 (medium), 99 (hard).
 
     ## Rewards
     When the goal is reached, ``1 - 0.2 * (turns taken - fewest moves) / (turns of the level - fewest moves)``, where
-    the fewest moves are those of a shortest plan from the start: 1 for a shortest plan without failures, 0.8 at the
-    last turn. Else 0. ``info["is_success"]`` tells whether the goal was reached.
+    the fewest moves are those of a shortest plan from the start. So the reward is 1 for a shortest plan without
+    failures, and 0.8 at the last turn. It is 0 if the goal is not reached. ``info["is_success"]`` tells whether it was.
 
     ## Starting State
-    Drawn from the seed. The goal is uniform over all configurations. The start is uniform over those that are at least
-    2 moves away from it; most of these are far away. With ``spread=True``, as at hard, the distance is drawn first,
-    uniformly from 2 to the longest for this goal, then the start uniformly among the configurations at this distance:
-    as many short tasks as long ones. Whether a move fails depends on the seed and the turn alone.
+    Drawn from the seed. The goal is uniform over all configurations. The start is uniform over the configurations that
+    are at least 2 moves away from the goal, most of which are far away. With ``spread=True``, as at level hard, the
+    distance is drawn first, uniformly from 2 to the longest for this goal, and then the start uniformly among the
+    configurations at this distance; so there are as many short tasks as long ones. Whether a move fails depends on the
+    seed and the turn alone.
 
     ## Episode End
     The episode terminates when the goal is reached and after the last turn.
 
     ## Expert
-    It sees what the agent sees, and takes the first move of a shortest plan, found in tables of all configurations.
-    As failures do not depend on the action, this is optimal at every level.
+    It sees what the agent sees, and takes the first move of a shortest plan, which it finds in tables of all
+    configurations. This is optimal at every level, because failures do not depend on the action.
 
     ## Arguments
     - ``level`` (default ``"easy"``): ``"easy"``, ``"medium"`` or ``"hard"``
-    - ``blocks`` (default None: as the level says): 3 to 7 blocks; the turns follow from it
-    - ``spread`` (default None: True at hard, else False): draw the distance between start and goal uniformly
+    - ``blocks`` (default None: that of the level): 3 to 7 blocks; the number of turns follows from it
+    - ``spread`` (default None: True at hard, else False): whether to draw the distance of the start from the goal
+      uniformly
     - ``render_mode``: ``"ansi"`` for a transcript
 
     ## Version History

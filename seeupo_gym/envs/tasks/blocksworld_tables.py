@@ -1,4 +1,4 @@
-"""The configurations of a few blocks on a table, the moves between them, and how many moves lie between any two."""
+"""The configurations of a few blocks on a table, the moves between them, and the distances in moves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-# Seven blocks have 37,633 configurations; each block more makes that ten times as many, and the tables still larger.
+# Seven blocks have 37,633 configurations. Each further block multiplies them by about ten, and the tables by more.
 MAX_BLOCKS = 7
 
 _UNREACHED = 255
@@ -15,25 +15,26 @@ _UNREACHED = 255
 
 class Tables:
     """
-    All configurations of ``n`` blocks, numbered; see :func:`tables`, which keeps what it has computed.
+    All configurations of ``n`` blocks, numbered. Use :func:`tables`, which computes them once.
 
-    A configuration is written as ``below``: for each block the one it stands on, or itself on the table. Move
-    ``block * n + onto`` puts a block onto another one, or to the table if the two are the same.
+    A configuration is written as ``below``: for each block the one that it stands on, or the block itself if it stands
+    on the table. Move ``block * n + onto`` puts a block onto another one, or to the table if the two are the same.
 
-    The number of moves between two configurations stays the same when the blocks of both are renamed alike. So a
-    goal's blocks are renamed to make it the standard configuration of its shape (the heights of its stacks), and one
-    search from each of these few finds all distances. As every move can be taken back, it finds those *to* the goal.
+    The number of moves between two configurations stays the same if the blocks of both are renamed alike. So the blocks
+    of a goal are renamed to make it the standard configuration of its shape (the heights of its stacks). One search
+    from each of these few configurations finds all distances. Because every move can be taken back, these are also
+    the distances *to* the goal.
 
     - ``below``, shape (configurations, n)
-    - ``on``, shape (configurations, n * n): the same as one-hot vectors
-    - ``after``, shape (configurations, moves): where each move leads; to the same if it cannot be made
+    - ``on``, shape (configurations, n * n): ``below`` as one-hot vectors
+    - ``after``, shape (configurations, moves): the configuration after each move; the same if it cannot be made
     - ``labels``, shape (configurations, n): the new name of each block that makes this the standard configuration
-    - ``blocks``, shape (configurations, n): the way back, the block that has each new name
-    - ``shape``, shape (configurations,)
-    - ``distances``, shape (shapes, configurations): moves to the standard configuration of each shape
+    - ``blocks``, shape (configurations, n): the inverse of ``labels``, the block that has each new name
+    - ``shape``, shape (configurations,): number of the shape
+    - ``distances``, shape (shapes, configurations): number of moves to the standard configuration of each shape
     - ``by_distance``, shape (shapes, configurations): the configurations, the farthest first
     - ``longest``, shape (shapes,): the largest of these distances
-    - ``farther``, shape (shapes, largest of all + 1): how many configurations are farther than so many moves
+    - ``farther``, shape (shapes, largest distance + 1): number of configurations that are farther than so many moves
 
     :param n: number of blocks, 1 to ``MAX_BLOCKS``
     """
@@ -57,7 +58,7 @@ class Tables:
 
     def renamed(self, below: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
         """
-        Number the configurations that result when blocks get new names.
+        Find the numbers of the configurations that result when blocks get new names.
 
         :param below: shape (any, n)
         :param labels: shape (any, n), the new name of each block
@@ -69,11 +70,11 @@ class Tables:
 
     def best_moves(self, current: NDArray[np.int64], goal: NDArray[np.int64]) -> NDArray[np.int64]:
         """
-        First moves of shortest plans; of several, the lowest under the standard names.
+        Find the first moves of shortest plans; of several moves, the one that is lowest under the standard names.
 
-        :param current: numbers of configurations
-        :param goal: numbers of as many configurations
-        :return: as many moves; any that can be made where the goal is reached already
+        :param current: numbers of configurations, shape (any,)
+        :param goal: numbers of the goals, shape (any,)
+        :return: moves, shape (any,); if the goal is reached already, some move that can be made
         """
         standard = self.renamed(self.below[current], self.labels[goal])
         after = self.after[standard]
@@ -91,14 +92,14 @@ class Tables:
         after = np.empty((len(here), n * n), dtype=np.int32)
         for block in range(n):
             for onto in range(n):
-                # This rules out the block that it stands on already, as that one is not clear.
+                # This rules out the block that it stands on already, which is not clear.
                 possible = clear[:, block] & (clear[:, onto] if onto != block else self.below[:, block] != block)
                 moved = self._numbers[np.where(possible, codes + (onto - self.below[:, block]) * n**block, codes)]
                 after[:, block * n + onto] = moved
         return after
 
     def _standard_labels(self) -> NDArray[np.int64]:
-        """Number the blocks stack by stack, the tallest first (then by the bottom block), each from the bottom up."""
+        """Give blocks new names stack by stack, the tallest first (then by bottom block), each from the bottom up."""
         bottom, height = np.broadcast_to(np.arange(self.n), self.below.shape), np.zeros_like(self.below)
         for _ in range(self.n):
             lower = np.take_along_axis(self.below, bottom, axis=1)
@@ -109,7 +110,7 @@ class Tables:
         return np.argsort(order, axis=1)
 
     def _search(self, standard: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Breadth-first search from every standard configuration."""
+        """Search breadth-first from every standard configuration."""
         distances = np.full((len(standard), len(self.below)), _UNREACHED, dtype=np.uint8)
         for found, start in zip(distances, standard, strict=True):
             frontier, steps = np.array([start]), 0
@@ -135,7 +136,7 @@ def _configurations(n: int) -> NDArray[np.int64]:
         grown = [alone]
         for other in range(block):
             onto = alone.copy()
-            onto[(alone == other) & (np.arange(block + 1) != other)] = block  # what stood on the other block
+            onto[(alone == other) & (np.arange(block + 1) != other)] = block  # the block that stood on the other one
             onto[:, block] = other
             under = alone[alone[:, other] == other]
             under[:, other] = block
@@ -147,7 +148,7 @@ def _configurations(n: int) -> NDArray[np.int64]:
 @cache
 def tables(n: int) -> Tables:
     """
-    Give the tables of ``n`` blocks, computed once a process.
+    Return the tables of ``n`` blocks, which are computed once a process.
 
     :param n: number of blocks, 1 to ``MAX_BLOCKS``
     """

@@ -1,4 +1,4 @@
-"""ContextChain: at each turn a context and the previous action decide the right action."""
+"""ContextChain: at each turn a context and the previous action decide which action is right."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REWARDS = ("fraction", "all")
 
 
 class ContextChain(Task):
-    """The batched dynamics; :class:`ContextChainEnv` documents the task."""
+    """Batched dynamics; :class:`ContextChainEnv` documents the task."""
 
     def __init__(self, n_lanes: int = 1, turns: int = 6, actions: int = 4, reward: str = "fraction") -> None:
         turns, actions = check_count("turns", turns), check_count("actions", actions, least=2)
@@ -37,7 +37,7 @@ class ContextChain(Task):
         self.contexts[lanes] = integers(self.n_actions, self.task_seeds[lanes], 0)
 
     def right_actions(self, lanes: Lanes = ALL_LANES) -> NDArray[np.int64]:
-        """The right action: the context plus the previous action (0 at the first turn), modulo ``actions``."""
+        """Compute the right action: the context plus the previous action (0 at the first turn), modulo ``actions``."""
         right: NDArray[np.int64] = (self.contexts[lanes] + np.maximum(self.previous[lanes], 0)) % self.n_actions
         return right
 
@@ -84,24 +84,23 @@ class ContextChain(Task):
 class ContextChainEnv(TaskEnv):
     """
     ## Description
-    A chain of contextual decisions under one team reward. Each action is part of what decides the right
-    action of the next turn, and only the sum is paid, at the end: the plainest test of credit over turns.
+    A chain of contextual decisions under one team reward. Each action helps to decide which action is right at the
+    next turn, and only the sum is paid, at the end. This is the plainest test of credit assignment over turns.
 
     ## Action Space
-    ``Discrete(actions)``. Right is ``(context + previous action) % actions``, with 0 for the previous action
-    at the first turn.
+    ``Discrete(actions)``. The right action is ``(context + previous action) % actions``; at the first turn the previous
+    action counts as 0.
 
     ## Observation Space
-    ``Box(0, 1, (turns + 2 * actions,))``: turn, context and previous action as one-hot vectors. The previous
-    action is the zero vector at the first turn, the turn after the last.
+    ``Box(0, 1, (turns + 2 * actions,))``: turn, context and previous action as one-hot vectors. The previous action is
+    the zero vector at the first turn; the turn is the zero vector after the last turn.
 
     ## Rewards
     At the last turn, the fraction of right actions (``reward="fraction"``), or 1 if all were right and else 0
     (``reward="all"``). The optimum is 1.0 for both. ``info["is_success"]`` tells whether all were right.
 
     ## Starting State
-    The first context is uniform, drawn from the seed. The later ones are uniform and independent of the
-    actions.
+    The first context is uniform, drawn from the seed. The later ones are uniform and independent of the actions.
 
     ## Episode End
     The episode terminates after ``turns`` turns.

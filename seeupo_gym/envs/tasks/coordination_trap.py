@@ -1,4 +1,4 @@
-"""CoordinationTrap: a safe reward now against a larger one that needs every later turn to be right."""
+"""CoordinationTrap: a safe reward against a larger one that needs every later turn to be right."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _STATUS_TEXT = {
 
 
 class CoordinationTrap(Task):
-    """The batched dynamics; :class:`CoordinationTrapEnv` documents the task."""
+    """Batched dynamics; :class:`CoordinationTrapEnv` documents the task."""
 
     def __init__(self, n_lanes: int = 1, turns: int = 4, arms: int = 4) -> None:
-        # Two turns, so that there is something to coordinate; a safe arm and a risky one.
+        # At least two turns, so that there is something to coordinate; at least a safe arm and a risky one.
         turns, arms = check_count("turns", turns, least=2), check_count("arms", arms, least=2)
         self.max_turns = turns
         self.arms = arms
@@ -36,7 +36,7 @@ class CoordinationTrap(Task):
         self.status = np.zeros(n_lanes, dtype=np.int64)
 
     def right_arm(self, turns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The arm that keeps the risky plan on track at a turn (counted from 0)."""
+        """Return the arm that keeps the risky plan on track at a turn (counted from 0)."""
         return (turns + RISKY_ARM) % self.arms
 
     def _start(self, lanes: Lanes) -> None:
@@ -82,22 +82,22 @@ class CoordinationTrapEnv(TaskEnv):
     ## Description
     The smallest task in which the turns must be learned together. The safe first action pays 0.6 whatever
     follows; the risky one pays 1.0, but only if every following action is right. An agent whose later turns
-    are not good yet learns to play safe, and then never visits the states from which they could get better.
+    are not good yet learns to play safe. Then it never visits the states from which they could get better.
 
     ## Action Space
-    ``Discrete(arms)``. At the first turn arm 0 is the safe one, arm 1 the risky one, the others lose. At a
+    ``Discrete(arms)``. At the first turn arm 0 is the safe one, arm 1 is the risky one, and the others lose. At a
     later turn ``t`` (counted from 0) only arm ``(t + 1) % arms`` keeps the risky plan on track.
 
     ## Observation Space
     ``Box(0, 1, (turns + 4,))``: the turn as a one-hot vector, then the status as a one-hot vector (nothing
-    decided, safe, on track, lost). After the last turn the turn is the zero vector.
+    decided, safe, on track, lost). The turn is the zero vector after the last turn.
 
     ## Rewards
     At the last turn: 0.6 after the safe arm, 1.0 if the risky plan was on track to the end, else 0. The
-    optimum is 1.0. ``info["is_success"]`` tells whether it was reached.
+    optimum is 1.0. ``info["is_success"]`` tells whether the reward is 1.
 
     ## Starting State
-    Turn 0, nothing decided. The task is deterministic; all seeds start alike.
+    Turn 0, nothing decided. The task is deterministic: all seeds have the same start.
 
     ## Episode End
     The episode terminates after ``turns`` turns.

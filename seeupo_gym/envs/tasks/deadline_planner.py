@@ -1,4 +1,4 @@
-"""DeadlinePlanner: jobs come in while the worker drives, works and plans, and all of these take time."""
+"""DeadlinePlanner: jobs come in while the worker drives, works and plans, all of which take time."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from seeupo_gym.envs.tasks.deadline_planner_search import HOLD_UP, Jobs, look_ah
 
 class Level(NamedTuple):
     """
-    A level of difficulty; ranges include both ends.
+    A level of difficulty. Ranges include both ends.
 
-    :param n_jobs: jobs of a day
-    :param n_first: how many of them have come at the start
+    :param n_jobs: number of jobs of a day
+    :param n_first: number of jobs that have come at the start
     :param side: the town has ``side`` by ``side`` corners
     :param rough: range of the first estimates of durations
     :param errors: sizes of the parts of a first estimate's error, in the order in which planning reveals them
     :param slack: range of the time from arrival to deadline beyond the first estimate
     :param last_call: the latest arrival
     :param hold_up: probability that a job takes ``HOLD_UP`` longer
-    :param lookahead: how many jobs the expert considers
+    :param lookahead: number of jobs that the expert considers
     """
 
     n_jobs: int
@@ -57,23 +57,23 @@ LEVELS = {
 }
 # A job pays 1, 2, 4 or 8.
 N_VALUES, MAX_VALUE = 4, 8
-# This share of the total value makes a day a success.
+# The share of the total value from which on a day is a success.
 SUCCESS_SHARE = 0.7
-# What the expert thinks a unit of time is worth as long as more jobs are to come.
+# The value that the expert gives to a unit of time as long as more jobs are to come.
 TIME_WORTH = 0.1
-# The expert looks ahead for so many lanes and outcomes of planning at once, to bound its memory.
+# Number of lanes and outcomes of planning that the expert looks ahead for at once, which bounds its memory.
 _BLOCK = 1024
-# Gains of less than this are rounding.
+# Gains below this are rounding errors.
 _EPSILON = 1e-9
 
-# Streams of the draws: the jobs start an episode, hold-ups happen on the way.
+# Random streams: jobs for the start of an episode, hold-ups for its transitions.
 _JOBS, _HOLD_UPS = range(2)
 
 JOB_NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 class DeadlinePlanner(Task):
-    """The batched dynamics; :class:`DeadlinePlannerEnv` documents the task."""
+    """Batched dynamics; :class:`DeadlinePlannerEnv` documents the task."""
 
     has_action_masks: ClassVar[bool] = True
     levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
@@ -81,7 +81,7 @@ class DeadlinePlanner(Task):
     def __init__(self, n_lanes: int = 1, level: str = "easy") -> None:
         self.level = choose_level(level, LEVELS)
         n_jobs, n_parts, side = self.level.n_jobs, len(self.level.errors), self.level.side
-        # Every action takes a unit of time at least.
+        # Every action takes at least one unit of time.
         self.max_turns = self.level.horizon
         self.plan, self.wait = n_jobs, n_jobs + 1
         self.action_space = spaces.Discrete(n_jobs + 2)
@@ -91,7 +91,7 @@ class DeadlinePlanner(Task):
         (low_rough, high_rough), (low_slack, high_slack) = self.level.rough, self.level.slack
         self._lowest = np.array([0, 0, low_rough, low_slack, 0, *[0] * n_parts])
         self._highest = np.array([side - 1, side - 1, high_rough, high_slack, N_VALUES - 1, *[1] * n_parts])
-        # What the parts of an observation are divided by.
+        # The numbers that the parts of an observation are divided by.
         reach, total, longest = side - 1, n_jobs * MAX_VALUE, high_rough + sum(self.level.errors)
         of_jobs = [1, 1, reach, reach, 2 * reach, longest, n_parts, MAX_VALUE, self.level.window]
         largest = [self.level.horizon, reach, reach, total, total, self.max_turns, *np.repeat(of_jobs, n_jobs)]
@@ -102,7 +102,7 @@ class DeadlinePlanner(Task):
         self.planned, self.estimates = np.zeros((2, n_lanes, n_jobs), dtype=np.int64)
         self.served, self.open = np.zeros((2, n_lanes, n_jobs), dtype=bool)
         self.clock, self.here_x, self.here_y, self.earned, self.missed = np.zeros((5, n_lanes), dtype=np.int64)
-        # What the last turn was made of, for its text.
+        # The last turn, for its text.
         self.before, self.drive, self.work, self.gain = np.zeros((4, n_lanes), dtype=np.int64)
 
     def _start(self, lanes: Lanes) -> None:
@@ -129,7 +129,7 @@ class DeadlinePlanner(Task):
         level, rows = self.level, np.arange(len(actions))
         accepted = self.action_masks(lanes)[rows, actions] & (actions != NO_ACTION)
         serves, plans = accepted & (actions < self.plan), accepted & (actions == self.plan)
-        # What stands in for the job of a lane that serves none is of no consequence.
+        # A lane that serves no job gets some job here, which has no effect.
         jobs = np.where(serves, actions, 0)
         job = (np.arange(self.n_lanes)[lanes], jobs)
         x, y, here_x, here_y = self.x[job], self.y[job], self.here_x[lanes], self.here_y[lanes]
@@ -160,7 +160,7 @@ class DeadlinePlanner(Task):
         return StepResult(rewards, dones, successes)
 
     def _study(self, plans: NDArray[np.bool_], lanes: Lanes) -> None:
-        """Refine the estimates of the open jobs in the lanes that plan."""
+        """Refine the estimates of the open jobs, in lanes that plan."""
         chosen = np.arange(self.n_lanes)[lanes][plans]
         planned = self.planned[chosen]
         planned += self.open[chosen] & (planned < len(self.level.errors))
@@ -203,7 +203,7 @@ class DeadlinePlanner(Task):
         n_listed = (jobs.values > 0).sum(axis=1)
         actions = np.where(plannable, self.plan, self.wait)
         for n in range(1, self.level.lookahead + 1):
-            # Lanes with as many jobs go together, so that nobody pays for the jobs of others.
+            # Lanes with the same number of jobs are computed together, so that none waits for the jobs of others.
             same = np.flatnonzero(n_listed == n)
             for rows in np.array_split(same, -(-len(same) * 2**n // _BLOCK)) if same.size else ():
                 shown = jobs.only(rows, n)
@@ -216,7 +216,7 @@ class DeadlinePlanner(Task):
         return actions
 
     def _shortlist(self, lanes: Lanes) -> tuple[NDArray[np.int64], Jobs]:
-        """The open jobs that the expert considers, those that pay most for their time first; 0 pays what is none."""
+        """List the open jobs that the expert considers, by pay for their time; missing ones have the value 0."""
         x, y, estimates = self.x[lanes], self.y[lanes], self.estimates[lanes]
         values = self.values[lanes] * self.open[lanes]
         left = self.deadlines[lanes] - self.clock[lanes][:, None]
@@ -259,7 +259,7 @@ class DeadlinePlanner(Task):
         return "plan longer" if action == self.plan else "wait"
 
     def short_texts(self, lane: int) -> dict[str, int | NDArray[np.int64]]:
-        # Within other words "serve a" need not be about job A.
+        # Within other words, "serve a" may be about something else than job A.
         return {f"serve {JOB_NAMES[job]}": job for job in range(self.level.n_jobs)}
 
     def reply_text(self, lane: int, action: NDArray[np.int64], result: StepResult) -> str:
@@ -278,7 +278,7 @@ class DeadlinePlanner(Task):
         return "\n".join(lines)
 
     def _deed(self, lane: int, action: int) -> str:
-        """What came of the action itself."""
+        """Say what the action itself did."""
         if action == NO_ACTION:
             return "You did nothing."
         if self.refused[lane]:
@@ -303,10 +303,10 @@ class DeadlinePlannerEnv(MaskedTaskEnv):
     """
     ## Description
     Planning against the clock. Jobs come in during a day, each with a place, an estimated duration, a value and a
-    deadline; they pay if they are done in time. Serving a job takes the way to it and its duration, and nothing can
-    be done meanwhile. The first estimates are wrong: a duration is the first estimate plus or minus each part of the
-    error, as likely as not. Planning longer reveals the next part for every open job, but costs time as well, and so
-    does waiting. There is more to do than can be done.
+    deadline. A job pays its value if it is done in time. Serving a job takes the time of the way to it and its
+    duration, and nothing else can be done meanwhile. The first estimates are wrong: the duration of a job is the first
+    estimate, plus or minus each part of the error with equal probability. Planning longer reveals the next part for
+    every open job, but takes time, and so does waiting. As a rule there is no time for all jobs.
 
     | level | jobs | at the start | corners | first estimate | error | slack | last call | held up | horizon |
     | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -315,48 +315,49 @@ class DeadlinePlannerEnv(MaskedTaskEnv):
     | hard | 14 | 5 | 5 x 5 | 7 to 9 | 4, 2 | 3 to 32 | 80 | 20% of jobs | 121 |
 
     All times are whole numbers. The way from one corner to another takes the sum of the two differences of
-    coordinates. A job is due at its arrival plus its first estimate plus its slack, and done in time also when it is
-    done at just that time. A worker who is held up takes 2 longer; nothing tells in advance. Jobs that come in while
-    the worker is busy are seen when the action is over. A job stays open until it is served or due.
+    coordinates. The deadline of a job is its arrival plus its first estimate plus its slack; a job that is done at just
+    that time is in time. A worker who is held up takes 2 longer, which cannot be known in advance. Jobs that come in
+    while the worker is busy are seen when the action is over. A job stays open until it is served or past its deadline.
 
     ## Action Space
-    ``Discrete(jobs + 2)``: serve the job (numbered by arrival), then "plan longer", then "wait"; the last two take
-    one unit of time. ``action_masks()`` tells which are accepted: the open jobs, "plan longer" if a part of the error
-    of an open job is not known, and "wait" always. Another choice does nothing, and takes one unit of time.
+    ``Discrete(jobs + 2)``: serve a job (numbered by arrival), then "plan longer", then "wait"; the last two take one
+    unit of time. ``action_masks()`` tells which are accepted: the open jobs, "plan longer" if a part of the error of an
+    open job is not known, and always "wait". Any other choice does nothing, and takes one unit of time.
 
     ## Observation Space
-    ``Box(0, 1, (6 + 9 * jobs,))``. First six numbers: the clock, the worker's two coordinates, the value earned and the
-    value missed so far, and the turn. Then, for each of the following, one number a job: whether it has come, whether
-    it is open, its two coordinates, the way to it, its estimate, the fraction of the parts of its error that the
-    estimate is free of, its value, and the time left to its deadline; the last seven are 0 unless the job is open. All
-    are divided by the largest they can be: times on the clock and turns by the horizon, coordinates by the corners of
-    a side less one, ways by twice that, estimates by the largest first estimate plus the parts of the error, values by
-    8, values earned and missed by 8 times the jobs, times to deadlines by the largest first estimate plus the largest
-    slack. Not visible are the jobs to come, the parts of errors that no planning has revealed, and hold-ups. The
-    length is 51 (easy), 78 (medium), 132 (hard).
+    ``Box(0, 1, (6 + 9 * jobs,))``. Six numbers come first: the clock, the worker's two coordinates, the value earned
+    and the value missed so far, and the turn. Then come the following, each with one number for every job: whether it
+    has come, whether it is open, its two coordinates, the way to it, its estimate, the fraction of the parts of its
+    error that are known, its value, and the time left to its deadline. The last seven are 0 unless the job is open.
+
+    All are divided by the largest value they can have: the clock and the turn by the horizon, coordinates by the
+    corners of a side less one, ways by twice that, estimates by the largest first estimate plus the parts of the error,
+    values by 8, values earned and missed by 8 times the number of jobs, and times to deadlines by the largest first
+    estimate plus the largest slack. Jobs to come, unknown parts of errors and hold-ups are hidden. The length is 51
+    (easy), 78 (medium), 132 (hard).
 
     ## Rewards
-    At the end, the value of the jobs done in time as a fraction of the value of all jobs of the day, which cannot all
-    be done as a rule. ``info["is_success"]`` tells whether it is at least 0.7.
+    At the end, the value of the jobs that were done in time, as a fraction of the value of all jobs of the day.
+    ``info["is_success"]`` tells whether it is at least 0.7.
 
     ## Starting State
-    Drawn from the seed, each number uniformly and for itself: places, first estimates, slacks, signs of the parts of
+    Drawn from the seed, each number uniformly and independently: places, first estimates, slacks, signs of the parts of
     errors, values (1, 2, 4 or 8), and the arrivals of the jobs that are not there at the start, from 1 to the last
     call. The worker starts at the corner (side // 2, side // 2). Hold-ups depend on the seed of the transitions and the
     turn alone.
 
     ## Episode End
-    The episode terminates when all jobs have come and none is open, which is so by the horizon at the latest. Every
-    action takes one unit of time at least, so that the horizon bounds the turns, too.
+    The episode terminates when all jobs have come and none is open, at the latest by the horizon. Every action takes at
+    least one unit of time, so the horizon also bounds the number of turns.
 
     ## Expert
-    It sees what the agent sees, and knows the rules. At each turn it computes, by dynamic programming over the sets of
-    open jobs, places and times, the expected value of serving each job first and going on in the best way, where the
-    way to go on may depend on how long the jobs take; and the expected value of planning once and then doing the same,
-    over all that planning may reveal. This is exact if no job comes in later and nothing is planned after the next
-    turn. Jobs to come are accounted for by a value of 0.1 for each unit of time that is left when the open jobs are
-    dealt with; it is 0 once all have come. On easy it looks at all open jobs, on the other levels at the four that pay
-    most for the way and the estimated duration. It plans, or else waits, if no job is worth its time.
+    It sees what the agent sees, and knows the rules. At each turn it computes two kinds of expected values, by dynamic
+    programming over sets of open jobs, places and times: that of serving each job first and going on in the best way,
+    which may depend on how long the jobs take; and that of planning once and then doing the same, over all that
+    planning may reveal. This is exact if no job comes in later and nothing is planned after the next turn. For jobs to
+    come, each unit of time that is left after the open jobs counts 0.1, or 0 once all jobs have come. At level easy the
+    expert considers all open jobs, at the others the four that pay most for their way and estimated duration. If no job
+    is worth its time, it plans, or else waits.
 
     ## Arguments
     - ``level`` (default ``"easy"``): ``"easy"``, ``"medium"`` or ``"hard"``

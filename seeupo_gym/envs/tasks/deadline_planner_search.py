@@ -1,4 +1,4 @@
-"""DeadlinePlanner's look ahead: what it is worth to serve each of a few known jobs first, and to plan before."""
+"""DeadlinePlanner's look-ahead: the values of serving each of a few known jobs first, and of planning before."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# How much longer a job takes if the worker is held up.
+# The additional time that a job takes if the worker is held up.
 HOLD_UP = 2
 
 Tables = NDArray[np.float64]
@@ -15,14 +15,14 @@ Tables = NDArray[np.float64]
 
 class Jobs(NamedTuple):
     """
-    Open jobs of some lanes as the worker knows them, shape (lanes, jobs) except ``distances``.
+    Open jobs of some lanes as the worker knows them. The shapes are (lanes, jobs), except for ``distances``.
 
-    :param values: what each pays by its deadline; 0 for what stands in where a lane has fewer jobs
+    :param values: pay of each job by its deadline; 0 for entries that fill the row of a lane with fewer jobs
     :param estimates: expected durations without hold-ups
-    :param planned: how many parts of the error the estimate is free of
+    :param planned: number of known parts of the error
     :param left: time to the deadline
-    :param travel: time to the job's place from where the worker is
-    :param distances: time from each job's place to each other's, shape (lanes, jobs, jobs)
+    :param travel: time of the way from the worker to the job
+    :param distances: time of the way from each job to each other one, shape (lanes, jobs, jobs)
     """
 
     values: NDArray[np.int64]
@@ -33,28 +33,29 @@ class Jobs(NamedTuple):
     distances: NDArray[np.int64]
 
     def only(self, lanes: NDArray[np.int64], n: int) -> Jobs:
-        """The first ``n`` jobs of some of the lanes."""
+        """Take the first ``n`` jobs of some of the lanes."""
         values, estimates, planned, left, travel = (array[lanes, :n] for array in self[:-1])
         return Jobs(values, estimates, planned, left, travel, self.distances[lanes, :n, :n])
 
 
 def serve_values(jobs: Jobs, errors: tuple[int, ...], hold_up: float, window: int, time_worth: Tables) -> Tables:
     """
-    Expected value of serving each job first and going on in the best way, if nothing more comes and none is planned.
+    Compute the expected values of serving each job first and going on in the best way, without new jobs and planning.
 
-    Exact: a dynamic program over the sets of jobs left, the worker's place and the time, which the worker sees
-    whenever a job is done, so that the way to go on may depend on it.
+    This is exact: a dynamic program over the set of jobs left, the worker's place and the time. The worker sees the
+    time whenever a job is done, so the best way to go on may depend on it.
 
     :param jobs: the jobs
-    :param errors: sizes of the parts of the error of a first estimate; each is added or taken away, as likely as not
+    :param errors: sizes of the parts of the error of a first estimate; each is added or subtracted with equal
+        probability
     :param hold_up: probability that a job takes ``HOLD_UP`` longer
     :param window: the longest time to a deadline
-    :param time_worth: what a unit of ``window`` is worth that is left once no more job is served, shape (lanes,)
+    :param time_worth: value of each unit of ``window`` that is left after the last job, shape (lanes,)
     :return: shape (lanes, jobs)
     """
     n, m = jobs.values.shape
     # Times beyond the window pay nothing, but a duration shorter than expected leads back into it. The last entry is
-    # 0, and stands for all that are later.
+    # 0, and stands for all later times.
     size = window + sum(errors) + 2
     times = np.arange(size)
     rest = time_worth[:, None] * np.maximum(window - times, 0)
@@ -62,7 +63,7 @@ def serve_values(jobs: Jobs, errors: tuple[int, ...], hold_up: float, window: in
     starts = np.arange(n)[:, None] * size
 
     def later(shift: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where to find each lane's entries of ``shift`` units later, in a table of shape (lanes, size)."""
+        """Index the entries ``shift`` units later, for each lane of a table of shape (lanes, size)."""
         index: NDArray[np.int64] = starts + np.minimum(times + shift[:, None], size - 1)
         return index
 
@@ -91,12 +92,12 @@ def serve_values(jobs: Jobs, errors: tuple[int, ...], hold_up: float, window: in
 
 
 def _expected(done_at: Tables, planned: NDArray[np.int64], errors: tuple[int, ...], hold_up: float) -> Tables:
-    """Turn values by the time when a job is done into values by the time when it is expected to be done."""
+    """Convert values by the time when a job is done to values by the time when it is expected to be done."""
     table = done_at
     for part, error in enumerate(errors):
         unknown = planned <= part
         if unknown.any():
-            # The first entries are never looked up: no estimate is less than the parts of its error that are unknown.
+            # The first entries are never looked up, as no estimate is less than the unknown parts of its error.
             mean = np.empty_like(table)
             mean[:, :error] = 0.0
             mean[:, error:-error] = table[:, : -2 * error] + table[:, 2 * error :]
@@ -114,13 +115,13 @@ def look_ahead(
     jobs: Jobs, errors: tuple[int, ...], hold_up: float, window: int, time_worth: Tables
 ) -> tuple[Tables, Tables]:
     """
-    Expected values of serving each job first, and of planning once and then serving with the better estimates.
+    Compute the expected values of serving each job first, and of planning once and then serving in the best way.
 
-    :param jobs: see :func:`serve_values`, like the other parameters
-    :return: shapes (lanes, jobs) and (lanes,)
+    :param jobs: see :func:`serve_values`, as for the other parameters
+    :return: the values of serving, shape (lanes, jobs), and of planning, shape (lanes,)
     """
     n, m = jobs.values.shape
-    # All that planning can say: for each job, whether the next part of its error is added or taken away.
+    # All outcomes of planning: for each job, the next part of its error is added or subtracted.
     signs = 1 - 2 * (np.arange(2**m)[:, None] >> np.arange(m) & 1)
     steps = signs * np.array([*errors, 0])[jobs.planned][:, None]
     told = Jobs(*(np.repeat(array, 2**m, axis=0) for array in jobs))
@@ -133,7 +134,7 @@ def look_ahead(
     worth = np.concatenate([time_worth, np.repeat(time_worth, 2**m)])
     values = serve_values(now_and_then, errors, hold_up, window, worth)
     plan: Tables = np.maximum(values[n:].max(axis=1).reshape(n, -1), time_worth[:, None] * (window - 1))
-    # In halves, so that jobs that planning says nothing about leave no trace, not even of rounding.
+    # In halves, so that jobs about which planning reveals nothing have no effect, not even by rounding.
     while plan.shape[1] > 1:
         plan = 0.5 * (plan[:, 0::2] + plan[:, 1::2])
     return values[:n], plan[:, 0]

@@ -13,10 +13,10 @@ from seeupo_gym.envs.arguments import check_count
 from seeupo_gym.envs.counter_rng import integers, uniform
 from seeupo_gym.envs.task import ALL_LANES, MAX_SEED, NO_ACTION, Lanes, StepResult, Task, TaskEnv, choose_level, one_hot
 
-# An episode succeeds with this share of what optimal play gets on average from the same start.
+# An episode is a success with this share of the mean return of optimal play from the same start.
 SUCCESS_SHARE = 0.95
 
-# Streams of the draws: the first three make the map, then one starts an episode and one happens on the way.
+# Random streams: the first three make the map, then come one for the start of an episode and one for transitions.
 _SUCCESSORS, _CHANCES, _COINS, _START, _MOVE = range(5)
 
 ROADS = ("red", "blue", "green", "yellow", "white", "black", "brown", "grey", "orange", "pink", "purple", "silver")
@@ -29,10 +29,10 @@ class Size(NamedTuple):
     """
     The size of a map.
 
-    :param states: towns
-    :param actions: roads out of each town
-    :param branching: towns that a road can lead to
-    :param coins: towns with a coin at each turn
+    :param states: number of towns
+    :param actions: number of roads out of each town
+    :param branching: number of towns that a road can lead to
+    :param coins: number of towns with a coin at each turn
     :param turns: length of an episode
     """
 
@@ -52,14 +52,14 @@ LEVELS = {
 
 class Garnet(NamedTuple):
     """
-    A map, and what can be got on it; all arrays are read-only.
+    A map, and its optimal play. All arrays are read-only.
 
-    :param successors: where each road can lead, shape (turns, states, actions, branching)
-    :param chances: with which probabilities, same shape
-    :param cuts: where [0, 1) is cut to draw one of them, shape (turns, states, actions, branching - 1)
-    :param coins: 1 for the towns that pay at the end of each turn, else 0, shape (turns, states)
-    :param values: coins still to come under optimal play, on average, shape (turns + 1, states)
-    :param best_actions: what optimal play does, shape (turns, states)
+    :param successors: towns that each road can lead to, shape (turns, states, actions, branching)
+    :param chances: their probabilities, same shape
+    :param cuts: points where [0, 1) is cut to draw one of them, shape (turns, states, actions, branching - 1)
+    :param coins: 1 for towns that pay at the end of a turn, else 0, shape (turns, states)
+    :param values: expected number of coins still to come under optimal play, shape (turns + 1, states)
+    :param best_actions: actions of optimal play, shape (turns, states)
     :param most: the greatest number of coins that any journey can bring
     """
 
@@ -77,10 +77,10 @@ def subsets(n: int, size: int, n_subsets: int, seed: int, stream: int) -> NDArra
     Draw sets of different numbers below ``n``, each set with the same probability (Floyd's algorithm).
 
     :param n: exclusive upper bound
-    :param size: numbers in a set, at most ``n``
-    :param n_subsets: how many sets
+    :param size: size of a set, at most ``n``
+    :param n_subsets: number of sets
     :param seed: see :func:`~seeupo_gym.envs.counter_rng.hash_bits`
-    :param stream: which draws these are
+    :param stream: random stream of the draws
     :return: shape (n_subsets, size)
     """
     chosen = np.full((n_subsets, size), -1)
@@ -113,7 +113,7 @@ def garnet(size: Size, instance: int) -> Garnet:
     best_actions = np.zeros((turns, states), dtype=np.int64)
     for turn in reversed(range(turns)):
         arrival, q = pays[turn] + values[turn + 1], np.zeros((states, actions))
-        for branch in range(branching):  # summed in this order, so that no platform rounds to another decision
+        for branch in range(branching):  # in this order on every platform, so that rounding changes no decision
             q += chances[turn, :, :, branch] * arrival[successors[turn, :, :, branch]]
         values[turn], best_actions[turn] = q.max(axis=1), q.argmax(axis=1)
         most = (pays[turn] + most)[successors[turn]].max(axis=(1, 2))
@@ -123,12 +123,12 @@ def garnet(size: Size, instance: int) -> Garnet:
 
 
 def town(state: int) -> str:
-    """What a state is called."""
+    """Return the name of a town."""
     return f"{_FIRST.split()[state % 16]} {_SECOND.split()[(state + state // 16) % 16]}"
 
 
 class GarnetTree(Task):
-    """The batched dynamics; :class:`GarnetTreeEnv` documents the task."""
+    """Batched dynamics; :class:`GarnetTreeEnv` documents the task."""
 
     levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
 
@@ -160,7 +160,7 @@ class GarnetTree(Task):
         self.max_turns = self.size.turns
         self.action_space = spaces.Discrete(self.size.actions)
         self.observation_space = spaces.Box(0.0, 1.0, (self.size.states + self.max_turns + 1,), np.float32)
-        # In one row for each turn, state and action; the cuts are split into their columns.
+        # One row for each turn, state and action. The cuts are split into columns.
         self._successors = self.garnet.successors.reshape(-1, self.size.branching)
         self._cuts = [cuts.ravel() for cuts in np.moveaxis(self.garnet.cuts, 3, 0)]
         super().__init__(n_lanes)
@@ -179,7 +179,7 @@ class GarnetTree(Task):
     def _advance(self, actions: NDArray[np.int64], lanes: Lanes) -> StepResult:
         turns = self.turns[lanes]
         acted = actions != NO_ACTION
-        # Who does not choose takes the first road and finds nothing, which is never better than choosing it.
+        # Without a choice the traveller takes the first road and finds nothing, which is never better than choosing it.
         rows = ((turns - 1) * self.size.states + self.states[lanes]) * self.size.actions + np.where(acted, actions, 0)
         draws = uniform(self.noise_seeds[lanes], _MOVE, turns)
         branches = np.zeros(len(rows), dtype=np.int64)
@@ -205,7 +205,7 @@ class GarnetTree(Task):
         return np.concatenate(parts, axis=1)
 
     def expert_actions(self, lanes: Lanes = ALL_LANES) -> NDArray[np.int64]:
-        # After the last turn there is nothing to choose; any action will do.
+        # After the last turn there is nothing to choose, so any action will do.
         return self.garnet.best_actions[np.minimum(self.turns[lanes], self.max_turns - 1), self.states[lanes]]
 
     def optimal_value(self) -> float:
@@ -242,15 +242,15 @@ class GarnetTree(Task):
 class GarnetTreeEnv(TaskEnv):
     """
     ## Description
-    A random Markov decision process of the Garnet kind (Archibald, McKinnon and Thomas 1995), laid out over a
-    finite number of turns. It has no structure beyond its size, so it serves as the control for the tasks that
-    have one, and its optimum is known exactly.
+    A random Markov decision process of the Garnet kind (Archibald, McKinnon and Thomas 1995), with a finite number of
+    turns. It has no structure beyond its size, so it is the control for tasks that have structure. Its optimum is known
+    exactly.
 
-    The traveller is in one of some towns (the states) and takes one of some roads (the actions). A road leads
-    to one of ``branching`` towns, drawn with probabilities of its own. At each turn some towns hold a coin for
-    whoever arrives. Roads, probabilities and coins are drawn anew for each turn, so that the same town asks
-    for another road at another turn. They are fixed by ``instance`` and are the same in all episodes: an agent
-    is not told the map but can learn it, from what it sees and from one reward at the end.
+    The traveller is in a town (the state) and takes a road (the action). A road leads to one of ``branching`` towns,
+    drawn with the road's own probabilities. At each turn some towns hold a coin for a traveller who arrives. Roads,
+    probabilities and coins differ from turn to turn, so the best road from a town depends on the turn. They are fixed
+    by ``instance`` and are the same in all episodes. The agent does not see the map, but can learn it from its
+    observations and from one reward at the end.
 
     | level | states | actions | branching | towns with a coin | turns | most coins (instance 0) |
     | --- | --- | --- | --- | --- | --- | --- |
@@ -258,28 +258,28 @@ class GarnetTreeEnv(TaskEnv):
     | medium | 16 | 4 | 2 | 1 | 8 | 7 |
     | hard | 64 | 6 | 3 | 4 | 20 | 18 |
 
-    A successor set is uniform over all sets of ``branching`` different states; its probabilities are the gaps
-    that ``branching - 1`` independent uniform numbers leave in [0, 1]; the towns with a coin are a uniform set
-    of that number.
+    The towns that a road leads to are uniform over all sets of ``branching`` different towns. Their probabilities are
+    the gaps that ``branching - 1`` independent uniform numbers leave in [0, 1]. The towns with a coin are uniform over
+    all sets of that size.
 
     ## Action Space
-    ``Discrete(actions)``: the road. All are valid at all times. In words, a message that names no road takes
-    the first one without picking up a coin, which is never better than to choose that road.
+    ``Discrete(actions)``: the road. All are valid at all times. When the task is played in words, a message that names
+    no road takes the first one without picking up a coin, which is never better than to choose that road.
 
     ## Observation Space
-    ``Box(0, 1, (states + turns + 1,))``. In this order: the town (one-hot), the turn (one-hot, zeros after the
-    last), and the coins collected so far, divided by the greatest number that any journey can bring. Not
-    visible is the map: the successors, their probabilities, and where the coins are. The size is 14 (easy),
-    25 (medium), 85 (hard).
+    ``Box(0, 1, (states + turns + 1,))``. In this order: the town (one-hot), the turn (one-hot, zeros after the last),
+    and the number of coins collected so far, divided by the greatest number that any journey can bring. The map is
+    hidden: where roads lead, their probabilities, and where the coins are. The size is 14 (easy), 25 (medium), 85
+    (hard).
 
     ## Rewards
-    At the last turn: the coins collected, divided by the greatest number that any journey can bring (from any
-    start, with the greatest luck). ``info["is_success"]`` tells whether the coins are at least 95% of what
-    optimal play collects on average from the same start; with bad luck optimal play itself misses that.
+    At the last turn: the number of coins collected, divided by the greatest number that any journey can bring (from any
+    start, with the best luck). ``info["is_success"]`` tells whether it is at least 95% of the mean of optimal play from
+    the same start. With bad luck optimal play itself misses that.
 
-    Exact mean returns, from the map, of instance 0: of random play; of the road with the best chance of a coin
-    at this very turn; of the best policy that does not look at the turn (easy only, where all can be
-    tried); and of optimal play:
+    The table has the exact mean returns of instance 0, computed from the map. "One turn ahead" always takes the road
+    with the best chance of a coin at this very turn. "Blind to the turn" is the best policy that does not depend on
+    the turn; it is known at level easy only, where all such policies can be tried.
 
     | level | random | one turn ahead | blind to the turn | optimal |
     | --- | --- | --- | --- | --- |
@@ -288,23 +288,21 @@ class GarnetTreeEnv(TaskEnv):
     | hard | 0.071 | 0.334 | | 0.458 |
 
     ## Expert
-    Plays the optimal policy of the map, found by backward induction. It sees the whole map, which an agent has
-    to learn; it does not see what chance will bring. ``optimal_value()`` is its exact mean return over uniform
-    starts.
+    It plays the optimal policy of the map, found by backward induction. It sees the whole map, which an agent has to
+    learn, but no random outcomes in advance. ``optimal_value()`` is its exact mean return over uniform starts.
 
     ## Starting State
-    The town is uniform, drawn from the seed. The successors on the way are drawn from the noise seed and the
-    turn.
+    The town is uniform, drawn from the seed. Transitions depend on the seed of the transitions and the turn.
 
     ## Episode End
     The episode terminates after the last turn.
 
     ## Arguments
     - ``level`` (default ``"easy"``): ``"easy"``, ``"medium"`` or ``"hard"``
-    - ``states`` (default None, from 2 to 256): towns; None, here and below: as the level says
-    - ``actions`` (default None, from 2 to 12): roads
-    - ``branching`` (default None, from 1 to ``states``): towns a road can lead to; 1 is deterministic
-    - ``coins`` (default None, from 1 to ``states - 1``): towns with a coin at each turn
+    - ``states`` (default None, from 2 to 256): number of towns; None, here and below: that of the level
+    - ``actions`` (default None, from 2 to 12): number of roads out of each town
+    - ``branching`` (default None, from 1 to ``states``): number of towns that a road can lead to; 1 is deterministic
+    - ``coins`` (default None, from 1 to ``states - 1``): number of towns with a coin at each turn
     - ``turns`` (default None, at least 1): length of an episode
     - ``instance`` (default 0, in [0, 2**63)): the seed of the map
     - ``render_mode``: ``"ansi"`` for a transcript

@@ -1,4 +1,4 @@
-"""GuessNumber: find a secret number; every wrong guess is answered with a hint."""
+"""GuessNumber: find a secret number; every wrong guess gets a hint."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LATE_COST = 0.1
 MAX_RANGE = 500
 NO_REPLY = -1
 
-# What can be answered to a wrong guess; the reply to the right one comes after these.
+# The replies to a wrong guess. The reply to the right guess comes after these.
 HIGHER, LOWER = range(2)
 HINTS = {"higher_lower": ("higher", "lower"), "warmth": ("burning", "hot", "warm", "cool", "cold")}
-# The smallest distances that are no longer burning, hot, warm, cool.
+# The smallest distances that are no longer burning, hot, warm and cool.
 _WARMTH_BOUNDS = (2, 4, 8, 16)
 
-# Streams of the draws: what the episode starts from, and what happens on the way.
+# Random streams: for the start of an episode, and for its transitions.
 _SECRET, _LIE = range(2)
 
 
@@ -32,7 +32,7 @@ class Level(NamedTuple):
     A level of difficulty.
 
     :param range: how many numbers there are, from 0 on
-    :param turns: how many guesses there are
+    :param turns: number of guesses
     :param feedback: a key of ``HINTS``
     :param noise: probability that "higher" and "lower" are exchanged
     """
@@ -61,7 +61,7 @@ def _checked(level: Level) -> Level:
 
 
 class GuessNumber(Task):
-    """The batched dynamics; :class:`GuessNumberEnv` documents the task."""
+    """Batched dynamics; :class:`GuessNumberEnv` documents the task."""
 
     levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
 
@@ -75,7 +75,7 @@ class GuessNumber(Task):
         noise: float | None = None,
     ) -> None:
         if feedback == "warmth" and noise is None:
-            noise = 0.0  # that of the level is for the other feedback
+            noise = 0.0  # the noise of the level is for the other feedback
         given: dict[str, Any] = {"range": range, "turns": turns, "feedback": feedback, "noise": noise}
         self.level = _checked(choose_level(level, LEVELS)._replace(**{k: v for k, v in given.items() if v is not None}))
         n = self.level.range
@@ -86,13 +86,14 @@ class GuessNumber(Task):
         self.observation_space = spaces.Box(0.0, 1.0, (2 * n + self.found + 1 + self.max_turns,), np.float32)
         super().__init__(n_lanes)
         guesses, secrets = np.arange(n)[:, None], np.arange(n)
-        # The true reply to each guess for each secret.
+        # The true reply to each guess, for each secret.
         if self.level.feedback == "warmth":
             self._truth = np.searchsorted(_WARMTH_BOUNDS, abs(guesses - secrets), side="right")
         else:
             self._truth = np.where(secrets > guesses, HIGHER, LOWER)
         self._truth[guesses == secrets] = self.found
-        # What each guess and its reply do to the likelihood of each number; NO_REPLY picks the last row: nothing.
+        # The factor of each number's likelihood for each guess and reply. NO_REPLY picks the last row, which changes
+        # nothing.
         replies = np.arange(self.found + 1)[:, None]
         truth = self._truth[:, None, :]
         odds = self.level.noise / (1.0 - self.level.noise)
@@ -117,7 +118,7 @@ class GuessNumber(Task):
         if self.level.noise:
             lies = uniform(self.noise_seeds[lanes], _LIE, turns) < self.level.noise
             replies = np.where(lies & ~found, HIGHER + LOWER - replies, replies)
-        # What stands in for the guess of no action is of no consequence.
+        # A lane without an action gets some guess here, which has no effect.
         replies[actions == NO_ACTION] = NO_REPLY
         likelihood = self.likelihood[lanes] * self._factors[actions, replies]
         self.likelihood[lanes] = likelihood / likelihood.max(axis=1, keepdims=True)
@@ -139,12 +140,12 @@ class GuessNumber(Task):
     def expert_actions(self, lanes: Lanes = ALL_LANES) -> NDArray[np.int64]:
         likelihood, noise = self.likelihood[lanes], self.level.noise
         belief = likelihood / likelihood.sum(axis=1, keepdims=True)
-        # The probability of each hint to each guess, shape (lanes, guesses); that of "found" is the belief.
+        # The probability of each hint to each guess, shape (lanes, guesses). The probability of "found" is the belief.
         hints = [belief @ (self._truth == hint).T.astype(np.float64) for hint in range(self.found)]
         if noise:
             hints = [(1.0 - noise) * one + noise * other for one, other in (hints, hints[::-1])]
         certainty = sum((hint * hint for hint in hints), belief * belief)
-        # Rounded, so that a tie is one on every platform; the most likely number wins it, then the lowest.
+        # Rounded, so that ties are the same on every platform. The most likely number wins, then the lowest.
         guesses = (np.round(certainty, 9) - 1e-10 * likelihood).argmin(axis=1)
         most_likely = likelihood.argmax(axis=1)
         chosen: NDArray[np.int64] = np.where(self.turns[lanes] == self.max_turns - 1, most_likely, guesses)
@@ -152,10 +153,11 @@ class GuessNumber(Task):
 
     def optimal_value(self) -> float | None:
         """
-        Exact for true "higher" and "lower", by dynamic programming over the length of the interval that is left.
+        Compute the optimum for "higher" and "lower" without noise, by dynamic programming over the length of the
+        interval left.
 
-        ``total[n]`` is the sum of the returns over ``n`` secrets, so a guess that leaves ``k`` and ``n - 1 - k`` of
-        them adds its own reward to the totals of both. A guess outside of the interval tells nothing.
+        ``total[n]`` is the sum of the returns over ``n`` secrets. So a guess that leaves ``k`` or ``n - 1 - k`` of them
+        adds its own reward to the totals of both. A guess outside of the interval tells nothing.
         """
         if self.level.feedback != "higher_lower" or self.level.noise:
             return None
@@ -199,12 +201,13 @@ class GuessNumber(Task):
 class GuessNumberEnv(TaskEnv):
     """
     ## Description
-    The host thinks of a number, and answers every wrong guess with a hint. A guess is worth what it leaves to
-    the later ones: the agent has to learn to ask for information before it can hope to be right.
-    The hints are "higher" and "lower" (``feedback="higher_lower"``), or how near the guess was
-    (``"warmth"``): burning for a distance of 1, hot for 2 and 3, warm for 4 to 7, cool for 8 to 15, cold
-    beyond. With ``noise`` each "higher" or "lower" is false with that probability, anew at each turn, also
-    if a number is guessed again; "found" is always true.
+    The host thinks of a number, and answers every wrong guess with a hint. A guess is valuable for what it tells the
+    later ones: the agent has to learn to ask for information before it can be right.
+
+    The hints are "higher" and "lower" (``feedback="higher_lower"``), or how near the guess was (``"warmth"``): burning
+    for a distance of 1, hot for 2 and 3, warm for 4 to 7, cool for 8 to 15, cold beyond. With ``noise`` each "higher"
+    or "lower" is false with that probability, independently at each turn, even if a number is guessed again. "Found" is
+    always true.
 
     | level | numbers | turns | feedback | noise |
     | --- | --- | --- | --- | --- |
@@ -213,17 +216,21 @@ class GuessNumberEnv(TaskEnv):
     | hard | 100 | 15 | higher or lower | 0.2 |
 
     ## Action Space
-    ``Discrete(range)``: the number guessed. All guesses are valid, also those that the hints have ruled out:
-    not to waste a turn on them is part of the task.
+    ``Discrete(range)``: the number guessed. All guesses are valid, even those that the hints have ruled out: not to
+    waste a turn on them is part of the task.
 
     ## Observation Space
-    ``Box(0, 1, (d,))``. In this order: the likelihood of each number after all hints so far, relative to the
-    most likely one (``range`` entries; without noise 1 for what is still possible and 0 for the rest, with
-    noise each contradicting hint multiplies by ``noise / (1 - noise)``, and a number that was guessed in vain
-    has 0), the last guess (one-hot, zeros if none), the last reply (one-hot: the hints in the order in which
-    the description names them, then "found"; zeros if none), and the turn (one-hot, zeros after the last).
-    The likelihoods hold all that the hints have told, so a policy needs no memory. Not visible are the secret
-    and which hints were false. ``d`` is 56 (easy), 111 (medium), 218 (hard).
+    ``Box(0, 1, (d,))``. In this order:
+
+    - the likelihood of each number after all hints so far, relative to the most likely one (``range`` entries). Without
+      noise it is 1 for a number that is still possible, else 0. With noise each contradicting hint multiplies it by
+      ``noise / (1 - noise)``, and a wrong guess has 0
+    - the last guess (one-hot, zeros if none)
+    - the last reply (one-hot: the hints in the order of the description, then "found"; zeros if none)
+    - the turn (one-hot, zeros after the last)
+
+    The likelihoods hold all that the hints have told, so a policy needs no memory. The secret is hidden, and so is
+    which hints were false. ``d`` is 56 (easy), 111 (medium), 218 (hard).
 
     ## Rewards
     When the secret is found at turn ``t`` (counted from 1): ``1 - 0.1 * (t - 1) / turns``. Otherwise 0.
@@ -236,18 +243,19 @@ class GuessNumberEnv(TaskEnv):
     The episode terminates when the secret is found, and after the last turn.
 
     ## Expert
-    Sees the likelihoods, that is, what the agent sees. It makes the guess whose reply is hardest to predict:
-    the one with the smallest sum of squared probabilities of the replies, of several the most likely number,
-    then the lowest. At the last turn it guesses the most likely number. With true "higher" and "lower" this
-    is binary search, and optimal (``optimal_value()``, exact by dynamic programming over intervals). For the
-    other feedback it is a strong rule, not a proven optimum.
+    It sees the likelihoods, as the agent does. It makes the guess whose reply is hardest to predict: the one with the
+    smallest sum of squared probabilities of the replies; of several the most likely number, then the lowest. At the
+    last turn it guesses the most likely number. For "higher" and "lower" without noise this is binary search, which is
+    optimal (``optimal_value()`` is exact, by dynamic programming over intervals). For the other feedback it is a strong
+    rule, but not a proven optimum.
 
     ## Arguments
     - ``level`` (default ``"easy"``): ``"easy"``, ``"medium"`` or ``"hard"``
-    - ``range`` (default: of the level, 2 to 500): how many numbers there are, from 0 on
-    - ``turns`` (default: of the level, at least 1): length of the longest episode
-    - ``feedback`` (default: of the level): ``"higher_lower"`` or ``"warmth"``
-    - ``noise`` (default: of the level, with warmth 0; at least 0, below 0.5): how often "higher" and "lower" are false
+    - ``range`` (default: that of the level; 2 to 500): how many numbers there are, from 0 on
+    - ``turns`` (default: that of the level; at least 1): length of the longest episode
+    - ``feedback`` (default: that of the level): ``"higher_lower"`` or ``"warmth"``
+    - ``noise`` (default: that of the level, 0 with warmth; at least 0, below 0.5): probability that a "higher" or
+      "lower" is false
     - ``render_mode``: ``"ansi"`` for a transcript
 
     ## Version History

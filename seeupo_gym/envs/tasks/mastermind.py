@@ -1,4 +1,4 @@
-"""Mastermind: break a code of colours; every guess is answered with black and white pegs."""
+"""Mastermind: break a code of colours; the reply to every guess is black and white pegs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from seeupo_gym.envs.tasks.mastermind_codes import all_codes, feedback_table, mi
 COLOURS = ("red", "green", "blue", "yellow", "orange", "purple", "pink", "brown")
 LATE_COST = 0.1
 PARTIAL_CREDIT = 0.3
-# The feedback of all pairs of codes is kept: 16 MB for so many.
+# The feedback of all pairs of codes is kept, which takes 16 MB for this number.
 MAX_CODES = 4096
 NOTHING = -1
-# For pegs and colours: the fewest guesses that break all codes, summed over the codes, and the turns that this takes
-# in the worst case. The last one is Koyama and Lai's ("An optimal Mastermind strategy", Journal of Recreational
-# Mathematics 25, 1993); exhaustive search gives all three.
+# (pegs, colours) -> the smallest number of guesses, summed over all codes, that breaks them all; and the number of
+# turns that this takes in the worst case. Exhaustive search gives all three. The last one is also in Koyama and Lai,
+# "An optimal Mastermind strategy", Journal of Recreational Mathematics 25, 1993.
 FEWEST_GUESSES = {(3, 4): (206, 4), (4, 4): (905, 4), (4, 6): (5625, 6)}
 
-# Stream of the only draw.
+# Random stream of the only draw.
 _SECRET = 0
 
 
@@ -36,8 +36,8 @@ class Level(NamedTuple):
     A level of difficulty.
 
     :param pegs: length of a code
-    :param colours: the first so many colours exist
-    :param turns: how many guesses there are
+    :param colours: number of colours, the first ones of ``COLOURS``
+    :param turns: number of guesses
     """
 
     pegs: int
@@ -66,7 +66,7 @@ def _checked(level: Level) -> Level:
 
 
 class Mastermind(Task):
-    """The batched dynamics; :class:`MastermindEnv` documents the task."""
+    """Batched dynamics; :class:`MastermindEnv` documents the task."""
 
     levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
 
@@ -88,7 +88,7 @@ class Mastermind(Task):
         n_codes = len(self._codes)
         self.action_space = spaces.Discrete(n_codes) if flat else spaces.MultiDiscrete([n_colours] * n_pegs)
         self._places = n_colours ** np.arange(n_pegs - 1, -1, -1)
-        # How a guess and a reply are shown; NOTHING picks the last row, of zeros.
+        # How a guess and a reply are observed. NOTHING picks the last row, which has zeros.
         shown_codes = one_hot(self._codes.ravel(), n_colours).reshape(n_codes, -1)
         self._shown_codes = np.pad(shown_codes, ((0, 1), (0, 0)))
         replies = np.arange((n_pegs + 1) ** 2)
@@ -112,7 +112,7 @@ class Mastermind(Task):
         self._history[lanes] = 0.0
 
     def to_codes(self, actions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Index of the code that each action guesses; ``NOTHING`` for no action."""
+        """Find the index of the code that each action guesses; ``NOTHING`` for no action."""
         if self.flat:
             return actions
         codes: NDArray[np.int64] = np.where(actions[..., 0] == NO_ACTION, NOTHING, actions @ self._places)
@@ -123,7 +123,7 @@ class Mastermind(Task):
         rows, turns = self._rows[lanes], self.turns[lanes]
         guesses = self.to_codes(actions)
         passed = guesses == NOTHING
-        # The reply that the last code gets in place of no guess is of no consequence.
+        # Without a guess the reply is that to the last code, which has no effect.
         replies = np.where(passed, NOTHING, self._table[guesses, self.secrets[lanes]].astype(np.int64))
         black = np.where(passed, 0, replies // (n_pegs + 1))
         best_black = np.maximum(self.best_black[lanes], black)
@@ -155,10 +155,11 @@ class Mastermind(Task):
 
     def optimal_value(self) -> float | None:
         """
-        Exact for the codes of the levels, if the turns suffice to break all of them with the fewest guesses.
+        Compute the optimum for the codes of the levels, if there are enough turns to break all codes with the fewest
+        guesses.
 
-        A late guess costs the same at every turn, so the fewest guesses are the best as long as no code is given up;
-        and giving up any is worse: to go on guessing, at the same cost for each further turn, would lose less.
+        A further guess costs the same at every turn, so the smallest number of guesses is the best as long as no code
+        is given up. To give up a code is worse: to go on guessing, at the same cost for each further turn, loses less.
         """
         total, worst_case = FEWEST_GUESSES.get(self.level[:2], (0, 0))
         if not total or worst_case > self.max_turns:
@@ -166,7 +167,7 @@ class Mastermind(Task):
         return 1.0 - LATE_COST * (total / len(self._codes) - 1.0) / self.max_turns
 
     def code_text(self, code: int) -> str:
-        """The colours of a code, by name."""
+        """Name the colours of a code."""
         return " ".join(COLOURS[colour] for colour in self._codes[code])
 
     def opening_text(self, lane: int) -> str:
@@ -198,7 +199,7 @@ class Mastermind(Task):
 
     def parse_action(self, lane: int, message: str) -> NDArray[np.int64]:
         n_pegs, n_colours, _ = self.level
-        # The last part of the message that names as many colours as there are pegs.
+        # The last part of the message counts that names as many colours as there are pegs.
         for part in reversed(re.split(r"\b(?:guess|action)\b", plain(message))):
             code = [COLOURS.index(word) for word in part.split() if word in COLOURS]
             if len(code) == n_pegs and max(code) < n_colours:
@@ -210,11 +211,10 @@ class Mastermind(Task):
 class MastermindEnv(TaskEnv):
     """
     ## Description
-    The codebreaker's side of Mastermind. The secret is a row of coloured pegs, in which a colour may occur more
-    than once. Each guess is answered with one black peg for each right colour in the right place, and one white
-    peg for each further peg of the guess whose colour is in the secret, but elsewhere (every peg of the secret
-    counts once). A good guess depends on all of the earlier ones and their replies, and one that cannot be the
-    secret itself may well be the best.
+    The codebreaker's side of Mastermind. The secret is a row of coloured pegs, in which a colour may occur more than
+    once. The reply to a guess is one black peg for each right colour in the right place, and one white peg for each
+    further peg of the guess whose colour is elsewhere in the secret (every peg of the secret counts once). A good guess
+    depends on all earlier ones and their replies. The best guess need not be one that can be the secret itself.
 
     | level | pegs | colours | codes | turns |
     | --- | --- | --- | --- | --- |
@@ -223,14 +223,14 @@ class MastermindEnv(TaskEnv):
     | hard (the classic game) | 4 | 6 | 1,296 | 8 |
 
     ## Action Space
-    ``MultiDiscrete([colours] * pegs)``: the colour of each peg. With ``flat=True`` ``Discrete(colours ** pegs)``:
-    these digits in base ``colours``, the first peg being the highest. All guesses are valid, also those that
-    the replies have ruled out or that were made before.
+    ``MultiDiscrete([colours] * pegs)``: the colour of each peg. With ``flat=True`` ``Discrete(colours ** pegs)``: the
+    colours are digits in base ``colours``, and the first peg is the highest digit. All guesses are valid, even those
+    that the replies have ruled out or that were made before.
 
     ## Observation Space
-    ``Box(0, 1, (d,))``: the whole history. For each turn in order the guess (a one-hot vector over the colours for
-    each peg), the number of black pegs (one-hot over 0 to ``pegs``) and of white pegs (likewise), all zeros
-    for a turn without a guess; then the turn (one-hot, zeros after the last). Not visible is the secret. ``d`` is
+    ``Box(0, 1, (d,))``: the whole history. For each turn in order: the guess (for each peg a one-hot vector over the
+    colours), the number of black pegs (one-hot over 0 to ``pegs``) and that of white pegs (likewise), all zeros for a
+    turn without a guess. Then comes the turn (one-hot, zeros after the last). The secret is hidden. ``d`` is
     ``turns * (pegs * colours + 2 * (pegs + 1) + 1)``: 126 (easy), 189 (medium), 280 (hard).
 
     ## Rewards
@@ -244,16 +244,16 @@ class MastermindEnv(TaskEnv):
     The episode terminates when the code is broken, and after the last turn.
 
     ## Expert
-    Sees the history, that is, what the agent sees. Of all codes it guesses the one that leaves the fewest
-    consistent codes in the worst case; of several one that is consistent, then the first (Knuth, "The computer as
-    Master Mind", 1977). It needs at most 4, 4 and 5 turns at the three levels. On average
-    slightly fewer guesses are possible: ``optimal_value()`` is the exact optimum at all three levels.
+    It sees the history, as the agent does. Of all codes it guesses the one that leaves the fewest consistent codes in
+    the worst case; of several a consistent one, then the first (Knuth, "The computer as Master Mind", 1977). It needs
+    at most 4, 4 and 5 turns at the three levels. On average slightly fewer guesses are possible: ``optimal_value()`` is
+    the exact optimum at all three levels.
 
     ## Arguments
     - ``level`` (default ``"easy"``): ``"easy"``, ``"medium"`` or ``"hard"``
-    - ``pegs`` (default: of the level, at least 1): length of the code; at most 4,096 codes
-    - ``colours`` (default: of the level, 2 to 8): number of colours
-    - ``turns`` (default: of the level, at least 1): length of the longest episode
+    - ``pegs`` (default: that of the level; at least 1): length of the code; there may be at most 4,096 codes
+    - ``colours`` (default: that of the level; 2 to 8): number of colours
+    - ``turns`` (default: that of the level; at least 1): length of the longest episode
     - ``flat`` (default False): one ``Discrete`` action in place of a colour for each peg
     - ``render_mode``: ``"ansi"`` for a transcript
 

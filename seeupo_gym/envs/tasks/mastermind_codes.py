@@ -1,4 +1,4 @@
-"""The codes of Mastermind, the feedback that each gives to each, and the guess by Knuth's rule."""
+"""The codes of Mastermind, the feedback between any two of them, and the guess by Knuth's rule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 @lru_cache
 def all_codes(pegs: int, colours: int) -> NDArray[np.int64]:
     """
-    List all codes; code ``i`` is row ``i``, which is ``i`` in base ``colours``, the first peg being the highest digit.
+    List all codes. Row ``i`` has the digits of ``i`` in base ``colours``; the first peg is the highest digit.
 
     :param pegs: length of a code
     :param colours: number of colours, each of which may occur any number of times
@@ -47,20 +47,20 @@ def minimax_guess(pegs: int, colours: int, consistent: bytes) -> int:
     """
     Choose the guess that leaves the fewest codes in the worst case, as Knuth does.
 
-    Of several, one that may itself be the secret is chosen, then the first. Any code may be guessed. (D. E. Knuth,
+    Of several, one that may be the secret itself is chosen, then the first one. Any code may be guessed. (D. E. Knuth,
     "The computer as Master Mind", Journal of Recreational Mathematics 9, 1977.)
 
     :param pegs: length of a code
     :param colours: number of colours
-    :param consistent: which codes may be the secret, in the bits of ``numpy.packbits``
+    :param consistent: bits of ``numpy.packbits``, one for each code: 1 if it may be the secret
     :return: index of the guess
     """
     table = feedback_table(pegs, colours)
     n_codes, n_replies = len(table), (pegs + 1) ** 2
     possible = np.unpackbits(np.frombuffer(consistent, dtype=np.uint8), count=n_codes).astype(bool)
-    if possible.sum() <= 2:  # no guess is better than to try the first one
+    if possible.sum() <= 2:  # to try the first one is as good as any other guess
         return int(possible.argmax())
-    # How often each reply (row) comes to each guess (column).
+    # How often each guess (column) gets each reply (row).
     cells = table[possible].astype(np.int64) * n_codes + np.arange(n_codes)
     left = np.bincount(cells.ravel(), minlength=n_replies * n_codes).reshape(n_replies, n_codes)
     return int((2 * left.max(axis=0) - possible).argmin())

@@ -27,16 +27,16 @@ from seeupo_gym.envs.tasks.slot_dialogue_world import (
 TURN_COST = 0.01
 PARTIAL_CREDIT = 0.5
 OFFER_ANNOYS = 2
-# The expert leaves values of the venue to be checked by the offer if no more than this share is heard wrong.
+# If at most this share of values is heard wrong, the expert leaves it to the offer to check values of the venue.
 TRUSTED = 0.2
 
-N_OBSERVED_REPLIES = len(Reply) - 2  # all that do not end the episode
-# To each kind of act, if nothing goes wrong; last, for the index NOTHING, to an act that is refused.
+N_OBSERVED_REPLIES = len(Reply) - 2  # those that do not end the episode
+# The reply to each kind of act if nothing goes wrong. The last one, for the index NOTHING, is that to a refused act.
 _REPLIES = np.array(
     [Reply.INFORM, Reply.AFFIRM, Reply.ACCEPT, Reply.ACCEPT, Reply.BOOKED, Reply.FORGIVE, Reply.REFUSED]
 )
 
-# Streams of the draws: what an episode starts from, and what happens on the way.
+# Random streams: for the start of an episode, and for its transitions.
 _START, _TURN = range(2)
 # The draws of a turn.
 _LOST, _GARBLED, _ADDS, _ADDED_GARBLED, _CHANGES = range(5)
@@ -44,7 +44,7 @@ _TURN_DRAWS = np.arange(5)
 
 
 class SlotDialogue(Task):
-    """The batched dynamics; :class:`SlotDialogueEnv` documents the task."""
+    """Batched dynamics; :class:`~seeupo_gym.envs.tasks.slot_dialogue.SlotDialogueEnv` documents the task."""
 
     has_action_masks: ClassVar[bool] = True
     levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
@@ -54,7 +54,7 @@ class SlotDialogue(Task):
         self.max_turns = self.level.max_turns
         n_slots, n_values, n_items = len(self.level.slots), self.level.n_values, self.level.n_items
         counts = dict(zip(Act, (n_slots, n_slots, 1, n_items, 1, 1), strict=True))
-        # Of each action the kind, and the slot or item that it is about (0 if none).
+        # The kind of each action, and the slot or item that it is about (0 if none).
         self._kinds = np.concatenate([np.full(n, kind) for kind, n in counts.items()])
         self._targets = np.concatenate([np.arange(n) for n in counts.values()])
         self.first = {kind: int((self._kinds < kind).sum()) for kind in counts}
@@ -63,9 +63,10 @@ class SlotDialogue(Task):
         self.observation_space = spaces.Box(0.0, 1.0, (size,), np.float32)
         super().__init__(n_lanes)
         self._lane_numbers = np.arange(n_lanes)
-        # Goal and agenda, questions, patience and the opening each take their draws.
+        # Draws for the goal, the agenda, the questions, the patience and the opening.
         self._start_draws = np.arange(2 * n_slots + n_items + 2)
-        # The user: what is wanted, which slots have been stated, the agenda (smallest first), what is asked.
+        # The user: values wanted, slots stated so far, order of the agenda (smallest first), questions to ask, and so
+        # on.
         self.goal = np.zeros((n_lanes, n_slots), dtype=np.int64)
         self.told = np.zeros((n_lanes, n_slots), dtype=bool)
         self.agenda = np.zeros((n_lanes, n_slots))
@@ -74,13 +75,13 @@ class SlotDialogue(Task):
         self.patience = np.zeros(n_lanes, dtype=np.int64)
         self.annoyed = np.zeros(n_lanes, dtype=bool)
         self.changed = np.full(n_lanes, NOTHING)
-        # What the agent has heard of each slot.
+        # The agent's knowledge of each slot, from what it has heard.
         self.heard = np.full((n_lanes, n_slots), NOTHING)
         self.repeated = np.zeros((n_lanes, n_slots), dtype=bool)
         self.confirmed = np.zeros((n_lanes, n_slots), dtype=bool)
         self.denied = np.zeros((n_lanes, n_slots, n_values), dtype=bool)
         self.mentioned = np.zeros((n_lanes, n_slots), dtype=np.int64)
-        # What else the agent knows of the user, and the last reply.
+        # The agent's other knowledge of the user, and the last reply.
         self.accepted = np.zeros(n_lanes, dtype=bool)
         self.question = np.full(n_lanes, NOTHING)
         self.mood = np.zeros(n_lanes, dtype=np.int64)
@@ -116,8 +117,8 @@ class SlotDialogue(Task):
         self.stated[ids, 0] = slots
 
     def _garble(self, values: NDArray[np.int64], n: int, draws: NDArray[np.float64]) -> NDArray[np.int64]:
-        """What is heard of values below ``n``: any other one with probability ``wrong``."""
-        # A draw below ``wrong`` is itself uniform there, so it tells by how much the value is shifted, too.
+        """Replace values below ``n`` by another one with probability ``wrong``, as the agent hears them."""
+        # Below ``wrong`` a draw is uniform, so it also decides by how much the value is shifted.
         shift = (draws * ((n - 1) / self.level.wrong)).astype(np.int64) + 1
         return np.where(shift < n, (values + shift) % n, values)
 
@@ -130,13 +131,13 @@ class SlotDialogue(Task):
         changes: NDArray[np.bool_],
     ) -> None:
         """
-        Take in one stated value for each of some lanes.
+        Let the agent hear one stated value in each of some lanes.
 
-        :param ids: the lanes, as numbers
-        :param slots: which slot it is
-        :param draws: decide whether the value is garbled
-        :param negated: whether the user denied the value heard before
-        :param changes: whether the user says it is a new wish
+        :param ids: numbers of the lanes
+        :param slots: the slot in each lane
+        :param draws: decide whether the value is heard wrong
+        :param negated: True if the user denied the value heard before
+        :param changes: True if the user says that this is a change of mind
         """
         before = self.heard[ids, slots]
         values = self._garble(self.goal[ids, slots], self.level.n_values, draws)
@@ -148,15 +149,15 @@ class SlotDialogue(Task):
         self.confirmed[ids, slots] &= same
         self.mentioned[ids, slots] = self.turns[ids]
         self.change_heard[ids] |= changes
-        # An offer stands as long as what it was made for does.
+        # An offer holds as long as the values that it was made for.
         void = ids[(slots < self.level.n_venue) & (~same | negated)]
         self.accepted[void] = False
         self.question[void] = NOTHING
 
     def _change_minds(self, ids: NDArray[np.int64], draws: NDArray[np.float64]) -> None:
-        """Let some users want another value of a slot that they have stated; only once in an episode."""
+        """Let some users change their minds about a slot that they have stated, at most once in an episode."""
         n_slots, others = len(self.level.slots), self.level.n_values - 1
-        # As in _garble: a draw below ``change`` tells the slot and the new value, too.
+        # As in _garble, a draw below ``change`` also decides on the slot and the new value.
         outcomes = (draws * (n_slots * others / self.level.change)).astype(np.int64)
         changing = (outcomes < n_slots * others) & (self.changed[ids] == NOTHING)
         ids, (slots, shift) = ids[changing], np.divmod(outcomes[changing], others)
@@ -177,7 +178,7 @@ class SlotDialogue(Task):
         if level.change:
             self._change_minds(ids[answering], draws[answering, _CHANGES])
 
-        # The user looks at what the agent did. An answer to the question asked leads back to the offer.
+        # The user considers the act. The answer to the question asked leads back to the offer.
         right = self.heard[lanes] == self.goal[lanes]
         answered = answers & (targets == self.questions[ids, self.n_answered[lanes]])
         self.n_answered[lanes] += answered
@@ -193,14 +194,14 @@ class SlotDialogue(Task):
         accepts = considers & ~mismatches & ~asks
         self.told[ids[states], slots[states]] = True
 
-        # Having to say something again costs patience; for what changed meanwhile the user blames nobody.
+        # Having to say something again costs patience, unless the value has changed meanwhile.
         annoyance = again * np.where(mismatches, OFFER_ANNOYS, 1) + (answers & ~answered)
         self.patience[lanes] += (apologises & self.annoyed[lanes]) - annoyance
         self.annoyed[lanes] = (self.annoyed[lanes] | (annoyance > 0)) & ~apologises
         hangs_up = self.patience[lanes] <= 0
         understood = answering & ~hangs_up & (draws[:, _LOST] >= level.lost)
 
-        # After an answer, a confirmation or an apology the user may go on with the next act of the agenda.
+        # After a request, a confirmation or an apology the user may add the next slot of the agenda.
         waiting = np.where(self.told[lanes], 1.0, self.agenda[lanes])
         added = waiting.argmin(axis=1)
         adds = (requests | confirms | apologises) & ~hangs_up & (draws[:, _ADDS] < level.initiative)
@@ -208,7 +209,8 @@ class SlotDialogue(Task):
         added_changes = adds & (self.changed[lanes] == added)
         self.told[ids[adds], added[adds]] = True
 
-        # The agent hears it, and how it is said. A question counts as answered for the agent until it is asked again.
+        # The agent hears the reply and its tone. After an answer it takes the question as settled until it is asked
+        # again.
         hearing = ids[understood]
         self.sounds_annoyed[hearing] = self.annoyed[hearing]
         self.mood[hearing] = len(MOODS) - np.minimum(self.patience[hearing], len(MOODS))
@@ -244,12 +246,13 @@ class SlotDialogue(Task):
         n_met = right.sum(axis=1)
         successes = books & (n_met == len(level.slots))
         scores = np.where(successes, 1.0, books * PARTIAL_CREDIT * n_met / len(level.slots))
-        # A dialogue without a booking costs all its turns: to make the user hang up soon must not pay.
+        # A dialogue without a booking costs all turns of the level, so that it does not pay to make the user hang up
+        # soon.
         rewards = np.where(dones, scores - TURN_COST * np.where(books, turns, self.max_turns), 0.0)
         return StepResult(rewards.astype(np.float32), dones, successes)
 
     def _settle(self, ids: NDArray[np.int64], agreed: NDArray[np.bool_]) -> None:
-        """Note for some lanes the slots whose heard values the user has just agreed to."""
+        """Note, in some lanes, the slots whose heard values the user has just agreed to."""
         rows, slots = np.nonzero(agreed)
         ids = ids[rows]
         self.confirmed[ids, slots] = True
@@ -295,7 +298,7 @@ class SlotDialogue(Task):
         doubtful = unsure[:, :venue] & (self.level.wrong > TRUSTED)
         n_open = (missing | unsure).sum(axis=1)
         unfinished = ~accepted | (n_open > 0)
-        # Patience is worth a turn if little of it is left, or much still to ask.
+        # An apology is worth a turn if little patience is left, or if much is still to be asked.
         soothes = self.sounds_annoyed[lanes] & unfinished & ((self.mood[lanes] > 0) | (n_open > 1))
         rules = [
             (question != NOTHING, first[Act.ANSWER] + question),
@@ -316,7 +319,7 @@ class SlotDialogue(Task):
         return act_text(self.level, int(self._kinds[action]), int(self._targets[action]), heard)
 
     def short_texts(self, lane: int) -> dict[str, int | NDArray[np.int64]]:
-        # Without the values, which are those heard anyway.
+        # Without the values, which are those last heard anyway.
         confirm = {f"confirm {name}": self.first[Act.CONFIRM] + i for i, name in enumerate(self.level.slots)}
         return {**confirm, "offer": self.first[Act.OFFER], "book": self.first[Act.BOOK]}
 
@@ -336,7 +339,7 @@ class SlotDialogue(Task):
         return f"{text}\nReward: {result.rewards[0]:.3g}"
 
     def _speech_text(self, lane: int, reply: Reply) -> str:
-        """What is heard of a reply, and how it sounds."""
+        """Write what the agent hears of a reply, and its tone."""
         if reply in (Reply.BYE, Reply.LOST):
             return f"User: {SPEECH[reply]}"
         stated = [statement(self.level, int(s), int(self.heard[lane, s])) for s in self.stated[lane] if s != NOTHING]

@@ -1,4 +1,4 @@
-"""The table booking of SlotDialogue: slots, acts, the levels of difficulty, and what user and agent say."""
+"""The table booking of SlotDialogue: slots, acts, levels of difficulty, and the words of user and agent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Act(IntEnum):
 
 
 class Reply(IntEnum):
-    """What comes back; the last two end the episode."""
+    """Kinds of replies; the last two end the episode."""
 
     INFORM = 0
     AFFIRM = 1
@@ -37,7 +37,7 @@ class Reply(IntEnum):
 
 
 class Slot(NamedTuple):
-    """A constraint: its name, the values there are, how the user states it and how the agent takes it up."""
+    """A slot: its name, its values, how the user states it and how the agent takes it up."""
 
     name: str
     values: tuple[str, ...]
@@ -50,16 +50,16 @@ class Level(NamedTuple):
     A level of difficulty.
 
     :param slots: names of the slots; those of the venue first, then those of the booking
-    :param n_venue: so many slots describe the venue, so that an offer shows their values
-    :param n_values: values of each slot
-    :param n_items: what a user can ask about a venue
-    :param n_questions: how many of these a user asks before accepting one
+    :param n_venue: number of slots that describe the venue; an offer shows their values
+    :param n_values: number of values of each slot
+    :param n_items: number of items that a user can ask about a venue
+    :param n_questions: number of these that a user asks before accepting an offer
     :param max_turns: length of the longest episode
     :param patience: least and most patience of a user at the start
     :param wrong: probability that a value or a question is heard as another one
-    :param lost: probability that a reply is not understood at all
-    :param initiative: probability that the user adds the next constraint of the agenda to a reply
-    :param change: probability, at each turn, that the user's mind changes on a slot (once in an episode)
+    :param lost: probability that a reply is not heard at all
+    :param initiative: probability that the user adds the next slot of the agenda to a reply
+    :param change: probability, at each turn, that the user changes their mind about a slot (once in an episode)
     """
 
     slots: tuple[str, ...]
@@ -145,9 +145,9 @@ LEVELS = {
 
 def statement(level: Level, slot: int, value: int) -> str:
     """
-    What a user says who states a slot.
+    Write how a user states a slot.
 
-    :param level: tells which slots there are
+    :param level: the level, which has the slots
     :param slot: the slot
     :param value: the value, as it is heard
     :return: a sentence
@@ -158,10 +158,10 @@ def statement(level: Level, slot: int, value: int) -> str:
 
 def opening(level: Level, first_statement: str) -> str:
     """
-    The rules, as the agent reads them, and the user's opening.
+    Write the rules, as the agent reads them, and the user's opening.
 
-    :param level: tells what there is
-    :param first_statement: what the user states in the opening
+    :param level: the level
+    :param first_statement: the user's first statement
     :return: some lines
     """
     wishes = "; ".join(f"{name}: {', '.join(SLOTS[name].values[: level.n_values])}" for name in level.slots)
@@ -178,9 +178,9 @@ def opening(level: Level, first_statement: str) -> str:
 
 def act_text(level: Level, kind: int, target: int, heard: Sequence[int]) -> str:
     """
-    What the agent writes.
+    Write an act of the agent.
 
-    :param level: tells which slots there are
+    :param level: the level, which has the slots
     :param kind: kind of the act
     :param target: the slot or item that it is about
     :param heard: the value heard of each slot, or ``NOTHING``
@@ -205,9 +205,9 @@ def act_text(level: Level, kind: int, target: int, heard: Sequence[int]) -> str:
 
 def refusal(level: Level, kind: int, target: int) -> str:
     """
-    Why an act is not accepted.
+    Say why an act is not accepted.
 
-    :param level: tells which slots there are
+    :param level: the level, which has the slots
     :param kind: kind of the act, or ``NOTHING``
     :param target: the slot that it is about
     :return: a sentence

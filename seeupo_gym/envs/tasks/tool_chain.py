@@ -1,4 +1,4 @@
-"""ToolChain: a shop's support agent calls typed tools, one after another, to answer a request."""
+"""ToolChain: the support agent of a shop calls typed tools, one after another, to answer a request."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ NOTHING = -1
 NONE, OK, NEEDS_INPUT, NOT_FOUND, TIMEOUT, REFUSED = range(6)
 N_STATUSES = 6
 
-# Streams of the draws; the first three start an episode, the last one happens on the way.
+# Random streams: the first three are for the start of an episode, the last one for its transitions.
 _REQUEST, _RECORDS, _OFFLINE, _TIMEOUT = range(4)
 
 
 class ToolChain(Task):
-    """The batched dynamics; :class:`ToolChainEnv` documents the task."""
+    """Batched dynamics; :class:`ToolChainEnv` documents the task."""
 
     has_action_masks: ClassVar[bool] = True
     levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
@@ -43,7 +43,7 @@ class ToolChain(Task):
         self._paths = np.array(paths(n_tools, self.level.distance))
         self._takes = np.array([tool.takes for tool in TOOLS[:n_tools]])
         n_types, n_requests = n_tools + 1, len(self._paths)
-        # The types a request needs found; column t > 0 also stands for tool t - 1, which finds type t.
+        # The types that a request needs. Column t > 0 also stands for tool t - 1, which finds type t.
         self._wanted = np.zeros((n_requests, n_types), dtype=bool)
         np.put_along_axis(self._wanted, self._paths[:, 1:], True, axis=1)
         size = n_requests + n_tools + n_types * n_records + n_records + N_STATUSES + self.max_turns
@@ -69,12 +69,12 @@ class ToolChain(Task):
         self.result[lanes] = NOTHING
 
     def _tool_masks(self, lanes: Lanes) -> NDArray[np.bool_]:
-        """Which tools are accepted, ``submit`` last; it needs a record beyond the one the user gave."""
+        """Return a mask of the tools that are accepted, ``submit`` last, which needs a record beyond the given one."""
         found_any = self.known[lanes].sum(axis=1) > 1
         return np.concatenate([self.online[lanes], found_any[:, None]], axis=1)
 
     def split_actions(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Tool and argument of each action."""
+        """Split each action into its tool and its argument."""
         if self.flat:
             return actions // self.level.n_records, actions % self.level.n_records
         return actions[..., 0], actions[..., 1]
@@ -86,7 +86,7 @@ class ToolChain(Task):
         records, known = self.records[lanes], self.known[lanes]
         accepted = self._tool_masks(lanes)[rows, tools] & (tools != NO_ACTION)
         submits = tools == self.submit
-        # What stands in for the tool that a "submit" or no action does not have is of no consequence.
+        # "Submit" and no action get some tool here, which has no effect.
         calls = np.where(submits | (tools == NO_ACTION), 0, tools)
         takes, returns = self._takes[calls], calls + 1
         times_out = uniform(self.noise_seeds[lanes], _TIMEOUT, turns) < self.level.timeout
@@ -133,7 +133,7 @@ class ToolChain(Task):
         path = self._paths[self.requests[lanes]]
         rows = np.arange(len(path))
         known = self.known[lanes][rows[:, None], path]
-        # The path is known up to some point, so the position of the first gap is the number of known records.
+        # The records of a path are found in order, so the position of the first gap is the number of known records.
         position = known.sum(axis=1)
         finished = position == path.shape[1]
         last_known = path[rows, position - 1]
@@ -194,7 +194,7 @@ class ToolChain(Task):
 
     def short_texts(self, lane: int) -> dict[str, int | NDArray[np.int64]]:
         submit = np.array(self.submit * self.level.n_records if self.flat else [self.submit, 0])
-        return {"submit": submit}  # also without the answer
+        return {"submit": submit}  # without the answer
 
 
 class ToolChainEnv(MaskedTaskEnv):
@@ -209,9 +209,9 @@ class ToolChainEnv(MaskedTaskEnv):
         order -get_invoice-> invoice -issue_refund-> receipt
 
     The user gives one record (a name or a customer number) and wants another, some tools further down. The
-    agent has to call the tools on the way in order, each with the record that the one before it returned, to
-    repeat a call that timed out, and to submit once it knows the wanted record. The other tools work as well
-    but lead elsewhere, and every call costs a turn.
+    agent has to call the tools on the way in order, each with the record that the one before it returned. It has to
+    repeat a call that timed out, and to submit once it knows the wanted record. The other tools work as well but lead
+    elsewhere, and every call costs a turn.
 
     | level | tools | tools needed | records of each type | turns | timeouts | tools not needed, offline |
     | --- | --- | --- | --- | --- | --- | --- |
@@ -224,31 +224,34 @@ class ToolChainEnv(MaskedTaskEnv):
     level.
 
     ## Action Space
-    ``MultiDiscrete([tools + 1, records])``: the tool ("submit" last) and the record given to it, which is one
-    of the type that the tool takes; the argument of "submit" is ignored. With ``flat=True``
-    ``Discrete(tools * records + 1)``: ``tool * records + argument``, and "submit" last.
+    ``MultiDiscrete([tools + 1, records])``: the tool ("submit" last), and the record given to it, of the type that the
+    tool takes. "Submit" ignores its argument. With ``flat=True`` ``Discrete(tools * records + 1)``:
+    ``tool * records + argument``, and "submit" last.
 
-    ``action_masks()`` tells which choices are accepted now: tools that are online, and "submit" after the
-    first call that returned a record. A choice that is not accepted is answered with an error and costs the
-    turn, like a call without a known record of the type the tool takes, or with another record than the known
-    one.
+    ``action_masks()`` tells which choices are accepted now: tools that are online, and "submit" after the first call
+    that returned a record. A choice that is not accepted costs the turn and gets an error. So does a call if no record
+    of the tool's type is known, or with another record than the known one.
 
     ## Observation Space
-    ``Box(0, 1, (d,))``, what an agent would have in its context. In this order: the request (one-hot over the
-    pairs of given and wanted type), which tools are online, for each type (name, customer, order, parcel,
-    product, invoice, depot, shelf, receipt, as far as the level has them) the known record (one-hot, zeros if
-    unknown), the record the last call returned (one-hot, zeros if none), the last reply (one-hot: none, ok,
-    needs a known record, not found, timed out, not accepted), and the turn (one-hot, zeros after the last).
-    Not visible are the records that no tool has returned yet. ``d`` is 37 (easy), 56 (medium), 79 (hard).
+    ``Box(0, 1, (d,))``: what an agent would have in its context. In this order:
+
+    - the request (one-hot over the pairs of given and wanted type)
+    - for each tool, whether it is online
+    - for each type, the known record (one-hot, zeros if unknown); the types are name, customer, order, parcel, product,
+      invoice, depot, shelf and receipt, as far as the level has them
+    - the record that the last call returned (one-hot, zeros if none)
+    - the last reply (one-hot: none, ok, needs a known record, not found, timed out, not accepted)
+    - the turn (one-hot, zeros after the last)
+
+    Records that no tool has returned yet are hidden. ``d`` is 37 (easy), 56 (medium), 79 (hard).
 
     ## Rewards
-    At the end: 1 if the agent submitted and knew the wanted record, else 0.5 times the fraction of the
-    records on the way to it (the wanted one included) that were found. ``info["is_success"]`` tells whether
-    the reward is 1.
+    At the end: 1 if the agent submitted and knew the wanted record; else 0.5 times the fraction of the records on the
+    way to it, itself included, that were found. ``info["is_success"]`` tells whether the reward is 1.
 
     ## Starting State
-    Drawn from the seed: the request, the records and the tools that are offline. Timeouts depend on the seed
-    and the turn alone.
+    Drawn from the seed: the request, the records and the tools that are offline. Timeouts depend on the seed and the
+    turn alone.
 
     ## Episode End
     The episode terminates after an accepted "submit" and after the last turn of the level.

@@ -1,4 +1,4 @@
-"""The shop of ToolChain: its kinds of records, its tools, what they are called, and the levels of difficulty."""
+"""The shop of ToolChain: kinds of records, tools, their names, and levels of difficulty."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class RecordType(NamedTuple):
-    """A kind of record: what it is called, the records there are, and what a user says who has or wants one."""
+    """A kind of record: its name, its records, and the sentences of a user who has or wants one."""
 
     label: str
     records: tuple[str, ...]
@@ -15,7 +15,7 @@ class RecordType(NamedTuple):
 
 
 class Tool(NamedTuple):
-    """A tool: its name and the index of the record type it takes. Tool ``i`` returns type ``i + 1``."""
+    """A tool: its name, and the index of the record type that it takes. Tool ``i`` returns type ``i + 1``."""
 
     name: str
     takes: int
@@ -25,9 +25,9 @@ class Level(NamedTuple):
     """
     A level of difficulty.
 
-    :param n_tools: the first so many tools exist
-    :param distance: how many tools lie between what the user gives and what the user wants
-    :param n_records: records of each type
+    :param n_tools: number of tools, the first ones of ``TOOLS``
+    :param distance: number of tools from the record that the user gives to the one that the user wants
+    :param n_records: number of records of each type
     :param max_turns: length of the longest episode
     :param timeout: probability that a right call times out
     :param offline: probability that a tool which the request does not need is offline
@@ -43,7 +43,7 @@ class Level(NamedTuple):
 
 ROOT = 0
 
-# A user gives only a name or a customer number at these levels, so the other types need no sentence for it.
+# At these levels a user only gives a name or a customer number, so the other types need no sentence for giving them.
 TYPES = (
     RecordType(
         "name",
@@ -106,11 +106,11 @@ LEVELS = {
 
 def paths(n_tools: int, distance: int) -> list[list[int]]:
     """
-    List the requests there are: every chain of types that ``distance`` of the first ``n_tools`` tools link.
+    List all requests: every chain of types that ``distance`` of the first ``n_tools`` tools link.
 
-    :param n_tools: how many tools exist
-    :param distance: how many tools a chain has
-    :return: for each request the types from the given one to the wanted one, ``distance + 1`` of them
+    :param n_tools: number of tools
+    :param distance: number of tools in a chain
+    :return: for each request the ``distance + 1`` types from the given one to the wanted one
     """
     found = []
     for target in range(1, n_tools + 1):

@@ -1,4 +1,4 @@
-"""TwentyQuestions: find out by yes-no questions, some answered wrongly, which animal the keeper thinks of."""
+"""TwentyQuestions: find out by yes-no questions which animal the keeper thinks of; some answers are wrong."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 from seeupo_gym.envs.counter_rng import hash_bits, integers, uniform
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, StepResult, Task, TaskEnv, choose_level, one_hot
 
-# Taken off the final reward for each turn that did not name an animal.
+# Subtracted from the final reward for each turn that did not name an animal.
 TURN_COST = 0.02
-# The expert names an animal that is at least so probable; of eight values from 0.7 to 0.98 the best at medium and hard.
+# The expert names an animal of at least this probability. It is the best of eight values from 0.7 to 0.98 at medium and
+# hard.
 CONFIDENCE = 0.92
 
-# Streams of the draws; the last one happens on the way.
+# Random streams: the last one is for transitions, the others are for the start of an episode.
 _TABLE, _RARE, _SECRET, _ANSWER = range(4)
 
-# What an animal may do: "Does it fly?", "it flies".
+# The attributes, things that an animal may do: "Does it fly?", "it flies".
 ATTRIBUTES = (
     ("fly", "flies"),
     ("swim", "swims"),
@@ -50,11 +51,11 @@ class Level(NamedTuple):
     """
     A level of difficulty.
 
-    :param n_objects: the first so many animals exist
-    :param n_attributes: the first so many attributes exist, at most 16
+    :param n_objects: number of animals, the first ones of the list
+    :param n_attributes: number of attributes, the first ones of the list, at most 16
     :param max_turns: length of the longest episode
     :param noise: probability that an answer is wrong, below 0.5
-    :param rare: whether about half of the attributes are rare, and so tell little
+    :param rare: whether about half of the attributes are rare, so that they tell little
     """
 
     n_objects: int
@@ -72,7 +73,7 @@ LEVELS = {
 
 
 class TwentyQuestions(Task):
-    """The batched dynamics; :class:`TwentyQuestionsEnv` documents the task."""
+    """Batched dynamics; :class:`TwentyQuestionsEnv` documents the task."""
 
     levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
 
@@ -86,15 +87,15 @@ class TwentyQuestions(Task):
         super().__init__(n_lanes)
         self.table = np.zeros((n_lanes, n_attributes, n_objects), dtype=bool)
         self.secrets = np.zeros(n_lanes, dtype=np.int64)
-        # How often each attribute was answered with yes (row 0) and with no (row 1).
+        # For each attribute, the number of answers yes (row 0) and no (row 1).
         self.counts = np.zeros((n_lanes, 2, n_attributes), dtype=np.int64)
-        # How many of the answers would be wrong if the secret were this object.
+        # For each object, the number of answers that are wrong if it is the secret.
         self.contradictions = np.zeros((n_lanes, n_objects), dtype=np.int64)
         self.last_answers = np.zeros(n_lanes, dtype=bool)
         self._lane_ids = np.arange(n_lanes)
         self._attribute_bits = np.left_shift(1, np.arange(n_attributes)).astype(np.uint16)
         self._all_attributes = np.uint16(2**n_attributes - 1)
-        # Powers of the factor by which a contradiction lowers the odds of an object; 0 ** 0 is 1.
+        # Powers of the factor by which a contradiction lowers the odds of an object, with 0 ** 0 = 1.
         factor = self.level.noise / (1.0 - self.level.noise)
         self._odds = np.cumprod([1.0] + [factor] * self.max_turns)
 
@@ -108,7 +109,7 @@ class TwentyQuestions(Task):
 
     def _draw_codes(self, seeds: NDArray[np.uint64]) -> NDArray[np.uint16]:
         """
-        Draw what each object does: bit ``k`` of its code says whether it has attribute ``k``.
+        Draw the code of each object, whose bit ``k`` says whether the object has attribute ``k``.
 
         A table in which two objects are alike is drawn again.
         """
@@ -119,7 +120,7 @@ class TwentyQuestions(Task):
         n_draws = 0
         while undrawn.size:
             bits = hash_bits(seeds[undrawn, None], _TABLE, n_draws + objects)
-            # A rare attribute takes two independent bits in place of one: probability 1/4.
+            # A rare attribute needs two independent bits in place of one, so its probability is 1/4.
             bits &= bits >> np.uint64(16) | ~rare[undrawn, None]
             drawn = bits.astype(np.uint16) & self._all_attributes
             codes[undrawn] = drawn
@@ -133,7 +134,7 @@ class TwentyQuestions(Task):
         guesses = actions - self.level.n_attributes
         guessed = guesses >= 0
         asked = ~guessed & (actions != NO_ACTION)
-        # What stands in for the attribute that a guess or no action does not have is of no consequence.
+        # A guess and no action get some attribute here, which has no effect.
         attributes = np.where(asked, actions, 0)
         ids = self._lane_ids[lanes]
         answers = self.table[ids, attributes, secrets]
@@ -148,7 +149,7 @@ class TwentyQuestions(Task):
         return StepResult(rewards.astype(np.float32), dones, successes)
 
     def posterior(self, lanes: Lanes = ALL_LANES) -> NDArray[np.float64]:
-        """The probability of each object, given the table, the answers so far and how often they are wrong."""
+        """Compute the probability of each object, given the table, the answers so far and the share of wrong ones."""
         contradictions = self.contradictions[lanes]
         odds = self._odds[contradictions - contradictions.min(axis=1, keepdims=True)]
         probabilities: NDArray[np.float64] = odds / odds.sum(axis=1, keepdims=True)
@@ -167,8 +168,8 @@ class TwentyQuestions(Task):
     def expert_actions(self, lanes: Lanes = ALL_LANES) -> NDArray[np.int64]:
         posterior = self.posterior(lanes)
         probability_yes = (self.table[lanes] * posterior[:, None]).sum(axis=2)
-        # Errors are as frequent after yes as after no, so the nearer to one half, the more an answer tells. Rounding
-        # lets the first of equally good questions win.
+        # Errors are as frequent after yes as after no, so an answer tells more the nearer its probability is to one
+        # half. Values are rounded, so that the first of equally good questions wins.
         questions = np.abs(probability_yes - 0.5).round(9).argmin(axis=1)
         names_it = (posterior.max(axis=1) >= CONFIDENCE) | (self.turns[lanes] == self.max_turns - 1)
         actions: NDArray[np.int64] = np.where(names_it, self.level.n_attributes + posterior.argmax(axis=1), questions)
@@ -218,9 +219,9 @@ class TwentyQuestions(Task):
 class TwentyQuestionsEnv(TaskEnv):
     """
     ## Description
-    The keeper thinks of one of some animals. A table, new in every episode, tells what each of them does. The
-    agent asks what the animal does, and names it once it knows enough. The table says which question splits
-    the animals that are left most evenly; answers may be wrong, so that it can be worth asking again.
+    The keeper thinks of an animal. A table, new in every episode, says what each animal does. The agent asks what this
+    one does, and names it once it knows enough. The table shows which question splits the remaining animals most
+    evenly. Answers may be wrong, so it can pay to ask again.
 
     | level | animals | attributes | turns | wrong answers | rare attributes |
     | --- | --- | --- | --- | --- | --- |
@@ -230,39 +231,43 @@ class TwentyQuestionsEnv(TaskEnv):
 
     ## Action Space
     ``Discrete(attributes + animals)``: ask about attribute ``k`` (action ``k``), or name animal ``i`` (action
-    ``attributes + i``). Every action is valid at every turn: naming an animal without a question is a gamble,
-    not an error.
+    ``attributes + i``). Every action is valid at every turn: to name an animal without a question is a gamble, not an
+    error.
 
     ## Observation Space
-    ``Box(0, 1, (d,))``, what an agent would have in its context. In this order: the table (for each attribute,
-    which animals have it), for each attribute how often it was answered with yes, then for each how often with
-    no (``n`` answers are shown as ``n / (n + 1)``), for each animal its probability, and the turn (one-hot,
-    zeros after the last). The probability of an animal follows from the table, the answers so far and the
-    share ``p`` of wrong answers by Bayes' rule: it is proportional to ``(p / (1 - p)) ** contradictions``, where
-    ``contradictions`` is the number of answers that are wrong if it is this animal. Not visible is which animal
-    it is. ``d`` is 60 (easy), 164 (medium), 460 (hard).
+    ``Box(0, 1, (d,))``: what an agent would have in its context. In this order:
+
+    - the table: for each attribute, which animals have it
+    - for each attribute, how often the answer was yes (``n`` answers are shown as ``n / (n + 1)``)
+    - for each attribute, how often the answer was no, in the same form
+    - the probability of each animal
+    - the turn (one-hot, zeros after the last)
+
+    The probability of an animal follows by Bayes' rule from the table, the answers so far and the share ``p`` of wrong
+    answers: it is proportional to ``(p / (1 - p)) ** contradictions``, where ``contradictions`` is the number of
+    answers that are wrong if it is this animal. The animal itself is hidden. ``d`` is 60 (easy), 164 (medium), 460
+    (hard).
 
     ## Rewards
-    At the end: 1 if the agent named the right animal, 0 if it named another one or none, and in each case
-    minus 0.02 for every turn that did not name an animal. ``info["is_success"]`` tells whether the right one
-    was named.
+    At the end: 1 if the agent named the right animal, 0 if it named another one or none; minus 0.02 for every turn that
+    did not name an animal. ``info["is_success"]`` tells whether the right one was named.
 
     ## Starting State
-    Drawn from the seed: the table and the animal. An animal has an attribute with probability 1/2; at medium
-    and hard each attribute is rare with probability 1/2, and then this is 1/4. Tables in which two animals are
-    alike are drawn again. All animals are equally probable. Whether an answer is wrong depends on the seed and
-    the turn alone, so asking the same again can give another answer.
+    Drawn from the seed: the table and the animal. An animal has an attribute with probability 1/2. At medium and hard,
+    each attribute is rare with probability 1/2, and an animal has a rare one with probability 1/4. Tables in which two
+    animals are alike are drawn again. All animals are equally probable. Whether an answer is wrong depends on the seed
+    and the turn alone, so asking the same again can give another answer.
 
     ## Episode End
     The episode terminates when an animal is named, and after the last turn of the level.
 
     ## Expert
-    It computes the probabilities above, which need nothing but the observation and the level's share of wrong
-    answers. It asks the question whose answer tells most (of the largest mutual information with the animal,
-    which is the one where yes is nearest to probability 1/2; of several the first), and names the most
-    probable animal at the last turn or once its probability is at least 0.92. It does not plan further ahead.
-    Exact dynamic programming does better in 2 of 400 easy tables (by 0.003), and by less than 0.01 in small
-    tables with wrong answers (4 animals and 3 attributes, 6 and 4); medium and hard are too large to solve.
+    It uses the probabilities above, which follow from the observation and the level's share of wrong answers. It asks
+    the question whose answer tells most about the animal (the largest mutual information): the one whose probability of
+    yes is nearest to 1/2; of several the first. It names the most probable animal at the last turn, or once its
+    probability is at least 0.92. It does not plan further ahead. Exact dynamic programming is better in 2 of 400 easy
+    tables, by 0.003. In small tables with wrong answers (4 animals and 3 attributes, 6 and 4) it is better by less than
+    0.01. Medium and hard are too large to solve.
 
     ## Arguments
     - ``level`` (default ``"easy"``): ``"easy"``, ``"medium"`` or ``"hard"``

@@ -40,19 +40,19 @@ from seeupo_gym.envs.tasks.web_nav_site import (
 
 PARTIAL_CREDIT = 0.5
 
-# The reply to the last click; NONE before the first one.
+# The reply to the last click. It is NONE before the first click.
 OK, NOT_LOADED, REFUSED = range(3)
 N_STATUSES = 3
 
-# The highest price wanted is one of EUR 40, 60, ...
+# Number of highest prices that a user may want: EUR 40, 60, ...
 _N_BUDGETS = 5
 
-# Streams of the draws.
+# Random streams.
 _START, _FAILURE = range(2)
 
 
 class WebNav(Task):
-    """The batched dynamics; :class:`WebNavEnv` documents the task."""
+    """Batched dynamics; :class:`~seeupo_gym.envs.tasks.web_nav.WebNavEnv` documents the task."""
 
     has_action_masks: ClassVar[bool] = True
     levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
@@ -66,9 +66,9 @@ class WebNav(Task):
         values = [self.level.n_values] * self.level.n_attributes
         self._goal_limits = np.array([n_categories, *values, n_sizes, n_deliveries])
         self._goal_values = np.concatenate([np.arange(limit) for limit in self._goal_limits])
-        # What is drawn at the start, after the order of the categories and before the products: the goal, the budget,
-        # the place of the wanted product, the first name, and of an item from earlier whether it is there, its size and
-        # which product it is.
+        # The draws at the start, after the order of the categories and before the products: the goal; the budget, the
+        # place of the wanted product, the first name; then whether an item from earlier is in the cart, its size and
+        # its product.
         others = [_N_BUDGETS, site.list_length, len(MODELS), 100, n_sizes - 1, site.n_products]
         self._limits = np.array([*self._goal_limits, *others], dtype=np.uint64)
         self._n_draws = n_categories + len(self._limits) + 2 * site.n_products
@@ -96,13 +96,13 @@ class WebNav(Task):
         page_features = [one_hot(site.kind, N_KINDS), one_hot(site.list_page, self.level.n_pages)]
         self._page_features = np.concatenate(page_features, axis=1)
         self._lanes = np.arange(n_lanes)
-        # What the user wants: category, attributes, size, delivery, also as unit vectors; and the highest price.
+        # The user's wishes: category, attributes, size, delivery, also as unit vectors; and the highest price.
         self.goals = np.zeros((n_lanes, len(self._goal_limits)), dtype=np.int64)
         self.goal_vectors = np.zeros((n_lanes, len(self._goal_values)), dtype=np.float32)
         self.budgets = np.zeros(n_lanes, dtype=np.int64)
-        # What lists show of the products: before their pages are opened, less than the shop's features.
+        # The features that lists show of the products: until their pages are opened, less than the shop's features.
         self.shown = np.zeros_like(self.shop.features)
-        # Where the agent is and how it came there; what it chose on the page; the cart and whether it was shown.
+        # The page, and the pages before it; the choice on the page; the cart, and whether the agent has seen it.
         self.page = np.full(n_lanes, HOME)
         self.history = np.full((n_lanes, self.max_turns), HOME)
         self.depth = np.zeros(n_lanes, dtype=np.int64)
@@ -130,13 +130,13 @@ class WebNav(Task):
         self.chosen[lanes] = NONE
         self.status[lanes] = NONE
         self.cart_shown[lanes] = False
-        # An item from earlier is never of the wanted size, so that it is never what the user wants.
+        # An item from earlier never has the wanted size, so it is never what the user wants.
         left = percent < 100 * self.level.leftover
         self.cart_product[lanes] = np.where(left, other_product, NONE)
         self.cart_size[lanes] = np.where(left, (goals[:, -2] + 1 + other_size) % n_sizes, NONE)
 
     def _possible(self, lanes: Lanes) -> NDArray[np.bool_]:
-        """Which events can happen now, shape (lanes, events); on which page is told by ``Site.events``."""
+        """Return a mask of the events that can happen now, shape (lanes, events), on whatever page."""
         chosen = self.chosen[lanes] != NONE
         full = self.cart_product[lanes] != NONE
         possible = np.zeros((len(full), SIZE + self.level.n_sizes), dtype=bool)
@@ -196,7 +196,7 @@ class WebNav(Task):
         return StepResult(rewards, orders | (turns == self.max_turns), successes)
 
     def _share_met(self, index: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The share of the goal's requirements that an order of the cart, delivered as chosen, would meet."""
+        """Compute the share of the requirements that an order of the cart, delivered as chosen, would meet."""
         products, goals = self.cart_product[index], self.goals[index]
         bought = [
             self.shop.categories[index, self.site.product_shelf[products]][:, None],
@@ -240,7 +240,7 @@ class WebNav(Task):
         return obs
 
     def _seems_right(self, index: NDArray[np.int64], products: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether all that the agent has seen of these products, shape (lanes, some), is what the user wants."""
+        """Return True for products, shape (lanes, some), of which all that was seen is what the user wants."""
         shop, rows, goals = self.shop, index[:, None], self.goals[index][:, None]
         seen_all = self.shown[rows, products, shop.opened_column] > 0
         right = shop.attributes[rows, products] == goals[..., 1 : 1 + self.level.n_attributes]
@@ -256,7 +256,7 @@ class WebNav(Task):
         pages, chosen, cart_product = self.page[lanes], self.chosen[lanes], self.cart_product[lanes]
         category, size, delivery = self.goals[lanes][:, [0, -2, -1]].T
         wanted_shelf = (self.shop.categories[lanes] == category[:, None]).argmax(axis=1)
-        # What is asked of a page of another kind is asked of product 0, and of no consequence.
+        # On pages of other kinds this asks about product 0, which has no effect.
         listed = np.where(site.kind[pages] == LIST, site.first_listed[pages], 0)
         candidates = self._seems_right(index, listed[:, None] + np.arange(self.level.page_size))
         more = (site.shelf[pages] == wanted_shelf) & (site.events[pages, site.next] == LINK)
@@ -265,20 +265,20 @@ class WebNav(Task):
         right_product = self._seems_right(index, np.maximum(pages - site.first_product, 0)[:, None])[:, 0]
         in_product = np.where(right_product, np.where(chosen == size, site.add, size), site.back)
         full = cart_product != NONE
-        # An item of the wanted size is one that the agent put there, so it has seen the product's page.
+        # An item of the wanted size was put there by the agent, so the agent has seen the product's page.
         right_item = full & self.cart_shown[lanes] & (self.cart_size[lanes] == size)
         right_item &= self._seems_right(index, np.maximum(cart_product, 0)[:, None])[:, 0]
         in_cart = np.where(right_item, site.to_checkout, np.where(full, site.remove, site.back))
         in_checkout = np.where(chosen == delivery, site.order, delivery)
         by_kind = np.stack([wanted_shelf, np.full(len(index), site.home), in_cart, in_checkout, in_list, in_product])
         actions = by_kind[site.kind[pages], np.arange(len(index))]
-        # Elsewhere than in the cart, a full cart is looked at first; only the right item is taken to the checkout.
+        # With an item in the cart, the expert goes to the cart first, unless it takes the right item to the checkout.
         look = full & (pages != CART) & ~(right_item & (pages == CHECKOUT))
         leave = ~full & (pages == CHECKOUT)
         return np.where(look, site.cart, np.where(leave, site.home, actions))
 
     def optimal_value(self) -> float | None:
-        # Where all pages load, even the longest way of the expert, past every product of a list, ends in time.
+        # If all pages load, even the longest way of the expert, past every product of a list, ends in time.
         return None if self.level.failure else 1.0
 
     def _item(self, lane: int) -> str:
@@ -318,7 +318,7 @@ class WebNav(Task):
         return f"{text}\nReward: {result.rewards[0]:.3g}" if done else text
 
     def short_texts(self, lane: int) -> dict[str, int | NDArray[np.int64]]:
-        # An element's number alone, and the element as it stands on the page.
+        # The number of an element, and the element as it stands on the page.
         elements = self.shop.elements(lane, int(self.page[lane]))
         numbers = {f"click {slot + 1}": slot for slot in range(self.site.n_slots)}
         return {**numbers, **{f"click {text}": slot for slot, text in elements.items()}}

@@ -1,4 +1,4 @@
-"""The site of WebNav: levels of difficulty, what things are called, the plan of the pages, and what is on them."""
+"""The site of WebNav: levels of difficulty, names, the plan of the pages, and their contents."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Level(NamedTuple):
     """
     A level of difficulty.
 
-    :param n_categories: categories of the shop, each with a list of products
-    :param n_pages: pages of each list
-    :param page_size: products on each page of a list
-    :param n_attributes: attributes of a product; the lists show the first one
-    :param n_values: values of each attribute
-    :param n_sizes: sizes that a product may be available in
-    :param n_deliveries: ways of delivery
+    :param n_categories: number of categories of the shop, each with a list of products
+    :param n_pages: number of pages of each list
+    :param page_size: number of products on each page of a list
+    :param n_attributes: number of attributes of a product; the lists show the first one
+    :param n_values: number of values of each attribute
+    :param n_sizes: number of sizes that a product may be available in
+    :param n_deliveries: number of ways of delivery
     :param max_turns: length of the longest episode
     :param failure: probability that a page does not load
     :param leftover: probability that an item from earlier is in the cart at the start
@@ -44,7 +44,7 @@ LEVELS = {
     "hard": Level(5, 3, 5, 3, 4, n_sizes=4, n_deliveries=3, max_turns=36, failure=0.1, leftover=0.5),
 }
 
-# Each category's name and what one of its products is called.
+# The name of each category, and of one of its products.
 CATEGORIES = (("Jackets", "jacket"), ("Shirts", "shirt"), ("Coats", "coat"), ("Dresses", "dress"), ("Skirts", "skirt"))
 # Material, colour, pattern.
 ATTRIBUTES = (
@@ -54,7 +54,7 @@ ATTRIBUTES = (
 )
 SIZES = ("S", "M", "L", "XL")
 DELIVERIES = ("Standard delivery", "Express delivery", "Pick-up")
-# The products of a list have names in this order, from one on that the seed decides.
+# The products of a list have names in this order. The seed decides on the first one.
 MODELS = (
     *("Alba", "Birk", "Calla", "Dorn", "Elva", "Finn", "Garda", "Hale", "Iris"),
     *("Juno", "Kira", "Lund", "Mira", "Nora", "Opal", "Pike", "Runa", "Saga"),
@@ -62,27 +62,27 @@ MODELS = (
 
 NONE = -1
 
-# Kinds of pages; of the first four there is one page each, and its number is that of its kind.
+# Kinds of pages. There is one page of each of the first four kinds, whose number is that of the kind.
 HOME, HELP, CART, CHECKOUT, LIST, PRODUCT = range(6)
 N_KINDS = 6
 
-# What a click on an element does. From DELIVERY on it chooses an option of the page, which loads no page; the event of
-# size i is SIZE + i.
+# Events: what a click on an element does. From DELIVERY on it chooses an option of the page, and loads no page. The
+# event of size i is SIZE + i.
 NOTHING, LINK, BACK, TO_CART, ADD, REMOVE, TO_CHECKOUT, ORDER, DELIVERY, SIZE = range(10)
 
-# Of 256 values of a random byte, so many make a product meet a requirement, or make a size available.
+# Number of the 256 values of a random byte that make a product meet a requirement, or a size available.
 MEETS, AVAILABLE = 179, 128
 
 
 class Site:
     """
-    The plan of the pages, the same for every seed of a level; the seed decides what is sold where.
+    The plan of the pages. It is the same for every seed of a level; the seed decides what is sold where.
 
-    Pages are numbered: the four single ones, then the pages of the lists, shelf by shelf, then the products in the
-    order of the lists. A shelf holds the products of one category; which one, the seed decides. Elements are numbered
-    as the actions are: the slots of the page, then back, home and cart.
+    The pages are numbered in this order: the four single ones, the pages of the lists, shelf by shelf, and the products
+    in the order of the lists. A shelf holds the products of one category, on which the seed decides. Elements have the
+    numbers of the actions: the slots of the page, then back, home and cart.
 
-    :param level: decides how many pages there are
+    :param level: the level, which decides on the number of pages
     """
 
     def __init__(self, level: Level) -> None:
@@ -96,7 +96,7 @@ class Site:
         lists, products = np.split(np.arange(self.first_list, n_pages), [n_lists])
         self.kind = np.minimum(np.arange(n_pages), LIST)
         self.kind[products] = PRODUCT
-        # The shelf that lists and products belong to; of a list, its page number and its first product. Else NONE.
+        # The shelf of lists and products, and the page number and the first product of lists; NONE for all other pages.
         self.shelf = np.full(n_pages, NONE)
         self.shelf[lists] = np.arange(n_lists) // level.n_pages
         self.shelf[products] = self.product_shelf
@@ -104,7 +104,7 @@ class Site:
         self.list_page[lists] = np.arange(n_lists) % level.n_pages
         self.first_listed[lists] = np.arange(n_lists) * level.page_size
 
-        # The slots of a page after its links or options; lists of one page have no links to other pages.
+        # The slots of a page that come after its links or options. Lists of one page have no links to other pages.
         self.help = level.n_categories
         self.next, self.previous = level.page_size, level.page_size + 1
         self.add, self.order = level.n_sizes, level.n_deliveries
@@ -114,7 +114,8 @@ class Site:
         self.back, self.home, self.cart = range(self.n_slots, self.n_slots + 3)
         self.n_actions = self.n_slots + 3
 
-        # What each action does on each page, and the page it loads (of "back" and of those that load none: itself).
+        # The event of each action on each page, and the page that it loads (the same page for "back", and if it loads
+        # none).
         self.events = np.full((n_pages, self.n_actions), NOTHING)
         self.targets = np.arange(n_pages)[:, None].repeat(self.n_actions, axis=1)
         self.events[:, self.back] = BACK
@@ -139,16 +140,16 @@ class Site:
         self.events[CHECKOUT, self.order] = ORDER
 
     def _link(self, pages: Any, slot: int, targets: Any) -> None:
-        """Make a slot of some pages a link, to one page or to one each."""
+        """Make a slot of some pages a link, to one page for all or to one page for each."""
         self.events[pages, slot] = LINK
         self.targets[pages, slot] = targets
 
 
 class Shop:
     """
-    What is on the pages of the site, for many lanes: row ``i`` of every array is the shop of lane ``i``.
+    The contents of the pages, for many lanes: row ``i`` of every array is the shop of lane ``i``.
 
-    :param level: decides the sizes
+    :param level: the level, which decides on the sizes
     :param site: the plan of the pages
     :param n_lanes: number of lanes
     """
@@ -156,14 +157,14 @@ class Shop:
     def __init__(self, level: Level, site: Site, n_lanes: int) -> None:
         self.level, self.site = level, site
         n_values, n_attributes, n_products = level.n_values, level.n_attributes, site.n_products
-        # Which category is on which shelf, also as unit vectors; the products, in the order of the site.
+        # The category of each shelf, also as unit vectors; then the products, in the order of the site.
         self.categories = np.zeros((n_lanes, level.n_categories), dtype=np.int64)
         self.category_vectors = np.zeros((n_lanes, level.n_categories, level.n_categories), dtype=np.float32)
         self.attributes = np.zeros((n_lanes, n_products, n_attributes), dtype=np.uint8)
         self.prices = np.zeros((n_lanes, n_products), dtype=np.int64)
         self.available = np.zeros((n_lanes, n_products, level.n_sizes), dtype=bool)
         self.first_model = np.zeros(n_lanes, dtype=np.int64)
-        # What a product's page shows of it. The columns: attributes, price, that the page was opened, sizes.
+        # The features that a product's page shows. Columns: attributes, price, whether the page was opened, sizes.
         self.price_column = n_values * n_attributes
         self.opened_column = self.price_column + 1
         self.n_features = self.opened_column + 1 + level.n_sizes
@@ -178,19 +179,20 @@ class Shop:
         place: NDArray[np.int64],
     ) -> NDArray[np.float32]:
         """
-        Fill the shelves with products that meet most of what is required; one of the category meets all of it.
+        Fill the shelves with products that meet most requirements. One product of the wanted category meets them all.
 
-        :param lanes: whose shops; their categories are on the shelves already
+        :param lanes: the lanes of the shops, whose shelves have their categories already
         :param draws: 128 random bits for each product, shape (lanes, 2 * products)
-        :param goals: category, attributes, size and delivery wanted
-        :param budgets: highest price wanted
-        :param place: where in the list of its category the product is that meets all
-        :return: the features that the lists show of the products, the others 0
+        :param goals: category, attributes, size and delivery that are wanted
+        :param budgets: highest price that is wanted
+        :param place: place of the product that meets all requirements in the list of its category
+        :return: the features that lists show of the products; 0 for all others
         """
         level, site = self.level, self.site
         n_attributes, n_values, n_sizes = level.n_attributes, level.n_values, level.n_sizes
-        # Sixteen random bytes for each product. For speed, what there are several of comes first: (several, lanes,
-        # products). The requirements are the attributes, the price, and being available in the wanted size.
+        # Sixteen random bytes for each product. For speed, the axis of several requirements or sizes comes first:
+        # (several, lanes, products). The requirements are the attributes, the price, and the wanted size being
+        # available.
         in_bytes = draws.astype("<u8").view(np.uint8).reshape(len(goals), site.n_products, 16)
         draws_of = np.ascontiguousarray(in_bytes.transpose(2, 0, 1))
         n_required = n_attributes + 2
@@ -221,21 +223,21 @@ class Shop:
         return features.transpose(1, 2, 0)
 
     def model(self, lane: int, product: int) -> str:
-        """What a product is called in its list."""
+        """Return the name of a product in its list."""
         return MODELS[(self.first_model[lane] + product % self.site.list_length) % len(MODELS)]
 
     def details(self, lane: int, product: int, n_attributes: int) -> str:
-        """The first attributes of a product, and its price."""
+        """Describe a product by its first attributes and its price."""
         values = [ATTRIBUTES[i][self.attributes[lane, product, i]] for i in range(n_attributes)]
         return ", ".join([*values, f"EUR {self.prices[lane, product]}"])
 
     def item(self, lane: int, product: int) -> str:
-        """A product as its own page and the cart describe it."""
+        """Describe a product as its own page and the cart do."""
         noun = CATEGORIES[self.categories[lane, self.site.product_shelf[product]]][1]
         return f"{self.model(lane, product)} {noun}, {self.details(lane, product, self.level.n_attributes)}"
 
     def labels(self, lane: int, page: int) -> list[str]:
-        """What each action's element is called on a page."""
+        """List the label of each action's element on a page."""
         kind, n_sizes, n_deliveries = self.site.kind[page], self.level.n_sizes, self.level.n_deliveries
         labels = []
         if kind == HOME:
@@ -254,7 +256,7 @@ class Shop:
         return [*labels, "Back", "Home", "Cart"]
 
     def elements(self, lane: int, page: int) -> dict[int, str]:
-        """The elements in the slots of a page, with number, role and label."""
+        """Describe the elements in the slots of a page, with number, role and label."""
         labels, events = self.labels(lane, page), self.site.events[page]
         elements = {}
         for i in np.flatnonzero(events[: self.site.n_slots] != NOTHING).tolist():
@@ -263,7 +265,7 @@ class Shop:
         return elements
 
     def title(self, lane: int, page: int) -> str:
-        """The title of a page, without what is in the cart."""
+        """Write the title of a page, without the contents of the cart."""
         if self.site.kind[page] == LIST:
             name = CATEGORIES[self.categories[lane, self.site.shelf[page]]][0]
             return f"{name}, page {self.site.list_page[page] + 1} of {self.level.n_pages}"
@@ -274,13 +276,13 @@ class Shop:
 
     def page_text(self, lane: int, page: int, mask: NDArray[np.bool_], chosen: int, item: str) -> str:
         """
-        A page as a screen reader would tell it.
+        Write a page as a screen reader would read it.
 
-        :param lane: whose shop
+        :param lane: the lane of the shop
         :param page: the page
-        :param mask: which actions are accepted
-        :param chosen: the slot of the option that is chosen
-        :param item: what is in the cart
+        :param mask: mask of the accepted actions
+        :param chosen: the slot of the chosen option
+        :param item: the item in the cart
         :return: its title, its elements with their numbers, and the menu
         """
         site, labels, title = self.site, self.labels(lane, page), self.title(lane, page)

@@ -1,8 +1,7 @@
-"""Text environments with changing lists of commands, as features and a choice among candidates."""
+"""Text environments with changing lists of commands, seen as features and a choice among candidates."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,11 +11,12 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from seeupo_gym.envs.arguments import check_count
+from seeupo_gym.envs.packages import require
 
-# Texts -> features, shape (texts, features): each row depends on its text alone.
+# Function from texts to features, shape (texts, features). Each row depends on its text alone.
 TextFeatures = Callable[[Sequence[str]], Any]
 
-# Texts whose features are kept; the commands of a game come again and again.
+# Number of texts whose features are kept, as the commands of a game come again and again.
 _CACHE_SIZE = 4096
 
 
@@ -32,10 +32,7 @@ class HashedText:
 
     def __init__(self, n_features: int) -> None:
         check_count("n_features", n_features, least=2)
-        try:
-            text = importlib.import_module("sklearn.feature_extraction.text")
-        except ImportError as error:
-            raise ImportError("CandidateView needs a package: pip install scikit-learn") from error
+        text = require("sklearn.feature_extraction.text", "CandidateView needs a package: pip install scikit-learn")
         half = n_features // 2
         self._vectorizers = (
             text.HashingVectorizer(n_features=n_features - half, ngram_range=(1, 2), dtype=np.float32),
@@ -79,17 +76,21 @@ class _Cache:
 
 class CandidateView(gym.Wrapper[Any, Any, Any, Any]):
     """
-    A text environment with ``info["admissible_commands"]`` as a choice among candidates.
+    View of a text environment with ``info["admissible_commands"]`` as a choice among candidates.
 
-    The observation is a dict: ``state``, the features of what was read and of the last command, one after another;
-    ``candidates``, a row of features for each admissible command, in the environment's order and zero beyond the
-    last one; ``mask``, 1 for each of these commands; and ``turn``, the share of the turns that is spent. Action ``i``
-    sends command ``i``, and an action that the mask rules out sends an empty message. ``info["command"]`` tells what
-    was sent.
+    The observation is a dict of
+
+    - ``state``: the features of the text that was read, then those of the last command;
+    - ``candidates``: a row of features for each admissible command, in the environment's order, then rows of zeros;
+    - ``mask``: 1 for each admissible command, then zeros;
+    - ``turn``: the share of the turns that have been taken.
+
+    Action ``i`` sends command ``i``. An action that the mask rules out sends an empty message. ``info["command"]`` is
+    the message that was sent.
 
     ``CandidatePolicy`` of SeeUPO and ``CandidateActorCriticPolicy`` for SB3's PPO and A2C are made for it.
 
-    Texts are hashed by default. A sentence-embedding model takes the place of that as a function, for example of
+    By default the features are hashes of the texts. Any function can take their place, for example a model of
     sentence-transformers::
 
         model = SentenceTransformer("all-MiniLM-L6-v2")
@@ -100,8 +101,8 @@ class CandidateView(gym.Wrapper[Any, Any, Any, Any]):
     :param n_features: hashed features of each text (see :class:`HashedText`)
     :param state_keys: entries of ``info`` that are read in place of the observation, each with its own features
     :param features: function from a list of texts to an array, one row a text, in place of the hashed features
-    :raises ImportError: if scikit-learn is missing, unless ``features`` are given
-    :raises ValueError: for an argument of another kind; at a reset or step if ``info`` lacks what is read of it
+    :raises ImportError: if scikit-learn is missing and ``features`` is None
+    :raises ValueError: for an argument of another kind; at a reset or step, if ``info`` lacks an entry
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class CandidateView(gym.Wrapper[Any, Any, Any, Any]):
         self._commands = list(info["admissible_commands"])
         n = len(self._commands)
         if n > self._n_candidates:
-            # Leaving some out could leave out the only right one, and nobody would know.
+            # To leave some out could silently leave out the only right one.
             raise ValueError(f"{n} commands are admissible now: set n_candidates to at least that many")
         read = [info[key] for key in self._state_keys] or [text]
         candidates = np.zeros((self._n_candidates, self._n_features), dtype=np.float32)
@@ -181,6 +182,6 @@ class CandidateView(gym.Wrapper[Any, Any, Any, Any]):
         }
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Return which actions send an admissible command, in sb3-contrib's layout: shape (n_candidates,)."""
+        """Return a mask of the actions that send an admissible command, shape (n_candidates,)."""
         mask: NDArray[np.bool_] = np.arange(self._n_candidates) < len(self._commands)
         return mask

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 class InfoActionMask(gym.Wrapper[Any, Any, Any, Any]):
     """
-    Offers ``info["action_mask"]`` as ``action_masks()``, where SeeUPO and sb3-contrib's MaskablePPO look for it.
+    Wrapper that offers ``info["action_mask"]`` as ``action_masks()``, where SeeUPO and MaskablePPO look for it.
 
     :param env: environment with a ``Discrete`` action space and a mask in the info of every reset and step
     :param key: the mask's entry of ``info``
@@ -45,5 +45,5 @@ class InfoActionMask(gym.Wrapper[Any, Any, Any, Any]):
         return mask
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Return which actions are valid now, shape (actions,)."""
+        """Return a mask of the actions that are valid now, shape (actions,)."""
         return self._mask

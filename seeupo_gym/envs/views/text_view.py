@@ -1,4 +1,4 @@
-"""A task played in words: what the agent reads and what it writes."""
+"""A task played in words: the agent reads a text and writes a message."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class TextView(gym.Env[str, str]):
     """
     One of this package's tasks with text for observations and for actions.
 
-    The observation is what a person would read: the opening at the start, then the reply to each message. A
-    message is understood whatever its case and punctuation, also within other words; one that means no action gets
-    a reply that says what would be understood, and costs the turn. The dynamics, rewards and seeds are the task's.
+    The observation is what a person would read: the opening at the start, then the reply to each message. Case,
+    punctuation and other words around an action do not matter in a message. A message that means no action costs the
+    turn, and the reply says what would be understood. The dynamics, rewards and seeds are the task's.
 
     :param env: a task of this package, for example ``gym.make("seeupo_gym/ToolChain-v0")``
-    :raises TypeError: for any other environment, and for a task in a wrapper, which belongs around this view
+    :raises TypeError: for any other environment, and for a task in a wrapper: wrappers go around this view
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it mutable)
@@ -53,7 +53,8 @@ class TextView(gym.Env[str, str]):
         Take one turn.
 
         :param action: what the agent writes
-        :return: the reply, and what else a step gives; ``info["malformed"]`` tells of a message that meant no action
+        :return: as ``step`` of Gymnasium, with the reply as observation; ``info["malformed"]`` is True for a message
+            that means no action
         :raises ValueError: if the message is not text
         :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
         """
@@ -72,7 +73,7 @@ class TextView(gym.Env[str, str]):
         self.env.reseed_noise(seed)
 
     def expert_message(self) -> str:
-        """What the reference expert would write now."""
+        """Write the message of the reference expert."""
         return self.task.action_text(0, self.task.expert_actions()[0])
 
     def render(self) -> str | None:

@@ -10,6 +10,8 @@ import torch as th
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
+from helpers import assert_close  # noqa: E402
+
 from seeupo_gym.agents.language.generation import (  # noqa: E402
     Decoding,
     NoTokenError,
@@ -79,9 +81,9 @@ def test_sampled_log_probabilities_are_those_of_plain_forward_passes(network, te
         assert (messages.tokens[i, lengths[i] :] == -1).all()
         assert (messages.log_probs[i, lengths[i] :] == 0.0).all()
         plain = plain_log_probs(network, contexts[i], messages.tokens[i], temperature)
-        np.testing.assert_allclose(messages.log_probs[i, : lengths[i]], plain, atol=1e-4)
-        np.testing.assert_allclose(again[i, : lengths[i]], plain, atol=1e-4)
-    th.testing.assert_close(again, messages.log_probs, atol=1e-4, rtol=0)
+        np.testing.assert_allclose(messages.log_probs[i, : lengths[i]], plain, rtol=0, atol=1e-4)
+        np.testing.assert_allclose(again[i, : lengths[i]], plain, rtol=0, atol=1e-4)
+    assert_close(again, messages.log_probs)
     assert entropy.shape == (8,)
 
 
@@ -120,8 +122,8 @@ def test_other_families_of_models(family, beginning):
     again, _ = message_log_probs(network, contexts, messages.tokens, Decoding(VOCAB, [STOP]))
     for i in range(len(contexts)):
         plain = plain_log_probs(network, contexts[i], messages.tokens[i])
-        np.testing.assert_allclose(messages.log_probs[i, : len(plain)], plain, atol=1e-4)
-        np.testing.assert_allclose(again[i, : len(plain)], plain, atol=1e-4)
+        np.testing.assert_allclose(messages.log_probs[i, : len(plain)], plain, rtol=0, atol=1e-4)
+        np.testing.assert_allclose(again[i, : len(plain)], plain, rtol=0, atol=1e-4)
 
 
 def test_entropy_by_hand(network):
@@ -131,7 +133,7 @@ def test_entropy_by_hand(network):
     for ids in ([4, 5], [4, 5, 6]):
         p = network(input_ids=th.tensor([ids])).logits[0, -1, :VOCAB].double().softmax(0)
         of_tokens.append(-(p * p.log()).sum().item())
-    assert entropy.item() == pytest.approx(np.mean(of_tokens), abs=1e-5)
+    assert entropy.item() == pytest.approx(np.mean(of_tokens), abs=1e-4)
 
 
 def test_the_entropy_of_a_message_is_the_mean_of_its_own_tokens(network):
@@ -140,7 +142,7 @@ def test_the_entropy_of_a_message_is_the_mean_of_its_own_tokens(network):
     _, together = message_log_probs(network, contexts, messages, decoding, with_entropy=True)
     for i in range(2):
         _, alone = message_log_probs(network, contexts[i : i + 1], messages[i : i + 1], decoding, with_entropy=True)
-        assert together[i].item() == pytest.approx(alone.item(), abs=1e-5)
+        assert together[i].item() == pytest.approx(alone.item(), abs=1e-4)
 
 
 def test_each_of_several_stop_tokens_ends_a_message(network):
@@ -229,7 +231,7 @@ def test_a_shared_prefix_is_read_once_and_changes_neither_log_probabilities_nor_
         assert read[0] == (1, 5)
         shared = th.autograd.grad(together.sum(), parameters)
         alone = [message_log_probs(network, contexts[i : i + 1], messages[i : i + 1], decoding)[0] for i in range(6)]
-        th.testing.assert_close(together, th.cat(alone), atol=1e-5, rtol=0)
+        assert_close(together, th.cat(alone))
         for a, b in zip(shared, th.autograd.grad(th.cat(alone).sum(), parameters), strict=True):
             th.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
     finally:
@@ -243,11 +245,11 @@ def test_padding_and_neighbours_change_nothing(network):
     wide = th.cat([contexts, th.full((8, 5), -1)], dim=1)
     wide_messages = th.cat([messages, th.full((8, 3), -1)], dim=1)
     padded, _ = message_log_probs(network, wide, wide_messages, decoding)
-    th.testing.assert_close(padded[:, :NEW], together, atol=1e-5, rtol=0)
+    assert_close(padded[:, :NEW], together)
     assert (padded[:, NEW:] == 0.0).all()
     for i in range(8):
         alone, _ = message_log_probs(network, contexts[i : i + 1], messages[i : i + 1], decoding)
-        th.testing.assert_close(alone[0], together[i], atol=1e-5, rtol=0)
+        assert_close(alone[0], together[i])
 
 
 def test_left_padding_by_hand():
@@ -277,10 +279,10 @@ def test_choices_are_all_that_is_written_and_their_probabilities_add_up_to_one(n
     assert written == {tuple(row) for row in CHOICES[0][:3]}
     assert {tuple(row) for row in messages.tokens[n:].tolist()} == {tuple(CHOICES[1][0])}
     again, _ = message_log_probs(network, contexts, messages.tokens, decoding, choices)
-    th.testing.assert_close(again, messages.log_probs, atol=1e-5, rtol=0)
+    assert_close(again, messages.log_probs)
     every = th.tensor(CHOICES[0][:3])
     log_probs, entropy = message_log_probs(network, contexts[:3], every, decoding, choices[:3], with_entropy=True)
-    assert log_probs.sum(dim=1).exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+    assert log_probs.sum(dim=1).exp().sum().item() == pytest.approx(1.0, abs=1e-4)
     assert entropy.isfinite().all()
 
 
@@ -297,10 +299,10 @@ def test_a_grammar_is_obeyed_and_normalised(network):
     assert ((written % 2 == 0) | (written == STOP)).all()
     assert (messages.tokens[:, 0] != STOP).all()
     again, _ = message_log_probs(network, contexts, messages.tokens, decoding)
-    th.testing.assert_close(again, messages.log_probs, atol=1e-5, rtol=0)
+    assert_close(again, messages.log_probs)
     firsts = th.tensor([[token, STOP] for token in range(0, VOCAB, 2)])
     log_probs, _ = message_log_probs(network, contexts[:1].expand(len(firsts), -1), firsts, decoding)
-    assert log_probs[:, 0].exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+    assert log_probs[:, 0].exp().sum().item() == pytest.approx(1.0, abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", [th.int32, th.int64])
@@ -319,7 +321,7 @@ def test_a_grammar_is_asked_about_open_messages_only(network, kind):
     messages = sample_messages(network, contexts, NEW, decoding, th.Generator().manual_seed(0))
     assert len(set(asked)) > 2
     again, _ = message_log_probs(network, contexts, messages.tokens.to(kind), decoding)
-    th.testing.assert_close(again, messages.log_probs, atol=1e-5, rtol=0)
+    assert_close(again, messages.log_probs)
 
 
 def test_a_grammar_and_choices_have_both_to_allow_a_message(network):
@@ -329,7 +331,7 @@ def test_a_grammar_and_choices_have_both_to_allow_a_message(network):
     messages = sample_messages(network, contexts, 3, decoding, th.Generator().manual_seed(0), choices)
     assert {tuple(row) for row in messages.tokens.tolist()} == {(2, 4, STOP), (6, STOP, -1)}
     again, _ = message_log_probs(network, contexts, messages.tokens, decoding, choices)
-    th.testing.assert_close(again, messages.log_probs, atol=1e-5, rtol=0)
+    assert_close(again, messages.log_probs)
 
 
 def test_all_messages_of_a_length_add_up_to_one(network):
@@ -339,7 +341,7 @@ def test_all_messages_of_a_length_add_up_to_one(network):
     alone = th.tensor([[STOP, -1]])
     messages = th.cat([every, alone])
     log_probs, _ = message_log_probs(network, context.expand(len(messages), -1), messages, Decoding(VOCAB, [STOP]))
-    assert log_probs.sum(dim=1).exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+    assert log_probs.sum(dim=1).exp().sum().item() == pytest.approx(1.0, abs=1e-4)
 
 
 def test_a_grammar_that_allows_nothing_is_an_error(network):

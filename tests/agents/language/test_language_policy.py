@@ -13,6 +13,8 @@ from stable_baselines3.common.logger import configure
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
+from helpers import assert_close  # noqa: E402
+
 from seeupo_gym import SeeUPO  # noqa: E402
 from seeupo_gym.agents import NonFiniteError  # noqa: E402
 from seeupo_gym.agents.language import CausalLMPolicy, make_chat_vec, tiny  # noqa: E402
@@ -112,7 +114,7 @@ def test_recorded_log_probabilities_are_those_of_a_fresh_forward(make_model, lor
     model = make_model(policy_kwargs={"temperature": 0.8, "lora": lora})
     for turn, batch in enumerate(collected(model).turn_batches):
         again, _ = model.policy.evaluate_actions(batch.observations, batch.actions, turn)
-        th.testing.assert_close(again.detach(), batch.log_probs, atol=1e-5, rtol=0)
+        assert_close(again.detach(), batch.log_probs)
         assert th.equal(batch.token_mask, batch.actions >= 0)
         assert batch.token_mask.any(dim=1).all()
 
@@ -148,11 +150,15 @@ def test_rows_are_those_of_the_conversations(make_model, folder):
 def test_micro_batches_give_the_same_update(make_model, extra):
     results = []
     for micro_batch_size in (None, 2):
-        model = make_model(micro_batch_size=micro_batch_size, learning_rate=1e-3, **extra)
+        # Not Adam: its first steps are as large for gradients that are nothing but rounding errors, and for any scale.
+        plain = {"policy_kwargs": {"optimizer_class": th.optim.SGD}, "learning_rate": 0.1, "max_grad_norm": None}
+        model = make_model(micro_batch_size=micro_batch_size, **plain, **extra)
+        before = weights(model)
         model.learn(1)
-        results.append(weights(model))
-    for name, param in results[0].items():
-        th.testing.assert_close(param, results[1][name], atol=2e-5, rtol=0)
+        results.append({name: param - before[name] for name, param in weights(model).items()})
+    assert max(change.abs().max() for change in results[0].values()) > 1e-2
+    for name, change in results[0].items():
+        assert_close(change, results[1][name])
 
 
 def test_gradient_checkpointing_gives_the_same_gradients(make_model):
@@ -165,7 +171,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(make_model):
         log_probs.sum().backward()
         gradients.append([param.grad for param in model.policy.parameters()])
     for a, b in zip(*gradients, strict=True):
-        th.testing.assert_close(a, b)
+        assert_close(a, b)
 
 
 @pytest.mark.parametrize("lora", [None, LORA])
@@ -180,8 +186,8 @@ def test_gradient_checkpointing_leaves_what_has_no_gradients_alone(make_model, l
         for turn, batch in enumerate(batches):
             again, _ = model.policy.evaluate_actions(batch.observations, batch.actions, turn)
             reference = model.policy.reference_log_probs(batch.observations, batch.actions, turn)
-            th.testing.assert_close(again, batch.log_probs, atol=1e-5, rtol=0)
-            th.testing.assert_close(reference, batch.log_probs, atol=1e-5, rtol=0)
+            assert_close(again, batch.log_probs)
+            assert_close(reference, batch.log_probs)
     assert not any(modes)
     model.policy.evaluate_actions(batches[0].observations, batches[0].actions, 0)
     assert modes[-1]
@@ -208,7 +214,7 @@ def test_activations_are_computed_again_with_the_adapter_of_their_own_turn(make_
     assert {name.split(".")[-2] for name in gradients[0]} == {"turn_00", "turn_01"}
     assert gradients[0].keys() == gradients[1].keys()
     for name, gradient in gradients[0].items():
-        th.testing.assert_close(gradient, gradients[1][name])
+        assert_close(gradient, gradients[1][name])
 
 
 def test_rows_at_once_is_a_matter_of_memory_only(make_model):
@@ -218,8 +224,8 @@ def test_rows_at_once_is_a_matter_of_memory_only(make_model):
     with th.no_grad():
         for batch in batches:
             split, whole = (m.policy.evaluate_actions(batch.observations, batch.actions, 0, None, True) for m in models)
-            th.testing.assert_close(split[0], whole[0], atol=1e-5, rtol=0)
-            th.testing.assert_close(split[1], whole[1], atol=1e-5, rtol=0)
+            assert_close(split[0], whole[0])
+            assert_close(split[1], whole[1])
 
 
 def test_lora_trains_the_adapters_only(make_model):
@@ -271,7 +277,7 @@ def test_the_reference_is_the_model_as_it_was_loaded(make_model, folder, lora):
     model.train()
     assert model.logger.name_to_value["train/reference_kl"] > 0.0
     reference = model.policy.reference_log_probs(batch.observations, batch.actions, 0)
-    th.testing.assert_close(reference, fresh, atol=1e-5, rtol=0)
+    assert_close(reference, fresh)
     moved = model.policy.evaluate_actions(batch.observations, batch.actions, 0)[0]
     assert not th.allclose(moved, fresh, atol=1e-3)
 
@@ -352,7 +358,7 @@ def test_export_writes_a_plain_model(make_model, tmp_path, turn_policies):
     with th.no_grad():
         expected, _ = model.policy.evaluate_actions(batch.observations, batch.actions, 1)
         exported, _ = plain.policy.evaluate_actions(batch.observations, batch.actions, 1)
-    th.testing.assert_close(exported, expected, atol=1e-4, rtol=0)
+    assert_close(exported, expected)
 
 
 def test_same_seed_same_result_and_the_global_generators_are_left_alone(make_model):
@@ -395,7 +401,7 @@ def test_constrained_messages_are_admissible_commands_and_learned(make_model):
     for turn, batch in enumerate(batches):
         with th.no_grad():
             again, _ = model.policy.evaluate_actions(batch.observations, batch.actions, turn)
-        th.testing.assert_close(again, batch.log_probs, atol=1e-5, rtol=0)
+        assert_close(again, batch.log_probs)
     assert model.rollout_buffer.rewards.mean() > 0.9
 
 

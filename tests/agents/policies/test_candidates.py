@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from helpers import assert_close
 from sb3_contrib import MaskablePPO
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.preprocessing import preprocess_obs
@@ -113,7 +114,7 @@ def test_scores_are_those_computed_by_hand():
     lowest = th.finfo(th.float32).min
     # Row 0: h = (2.5, 0.25) and (2, 0.75). Row 1: h = (0, 0.5) and (0.25, 0).
     expected = th.tensor([[5.25, 3.75, lowest], [0.0, lowest, 1.0]])
-    th.testing.assert_close(scorer(obs), expected, rtol=0, atol=1e-6)
+    assert_close(scorer(obs), expected)
 
 
 def test_it_is_a_plain_network_on_the_state_and_each_candidate():
@@ -127,7 +128,7 @@ def test_it_is_a_plain_network_on_the_state_and_each_candidate():
                 continue
             hidden = net.state_layer(th.cat([obs["state"][row], obs["turn"][row]]))
             hidden = th.tanh(hidden + net.candidate_layer(obs["candidates"][row, place]))
-            th.testing.assert_close(scores[row, place], net.score(th.tanh(net.hidden[1](hidden)))[0])
+            assert_close(scores[row, place], net.score(th.tanh(net.hidden[1](hidden)))[0])
     assert [layer.out_features for layer in net.modules() if isinstance(layer, th.nn.Linear)] == [64, 64, 64, 1]
 
 
@@ -135,7 +136,7 @@ def test_moving_candidates_moves_their_scores_along():
     policy, obs = make_policy(), batch()
     order = th.tensor([3, 0, 4, 2, 1])
     moved = {**obs, "candidates": obs["candidates"][:, order], "mask": obs["mask"][:, order]}
-    th.testing.assert_close(logits(policy, moved), logits(policy, obs)[:, order])
+    assert_close(logits(policy, moved), logits(policy, obs)[:, order])
 
 
 def test_what_lies_in_masked_places_and_how_many_there_are_changes_nothing():
@@ -154,9 +155,9 @@ def test_what_lies_in_masked_places_and_how_many_there_are_changes_nothing():
         p.evaluate_actions(o, actions, 0, None, True) for p, o in ((policy, obs), (wide, padded), (policy, filled))
     ]
     for log_probs, entropies in results[1:]:
-        th.testing.assert_close(log_probs, results[0][0])
-        th.testing.assert_close(entropies, results[0][1])
-    th.testing.assert_close(wide(padded, np.zeros(32, int))[0], policy(obs, np.zeros(32, int))[0])
+        assert_close(log_probs, results[0][0])
+        assert_close(entropies, results[0][1])
+    assert_close(wide(padded, np.zeros(32, int))[0], policy(obs, np.zeros(32, int))[0])
 
 
 @pytest.mark.parametrize("cls", [CandidatePolicy, CandidateActorCriticPolicy])
@@ -180,8 +181,8 @@ def test_a_menu_of_nothing_gives_finite_numbers():
     policy, obs = make_policy(), batch(2)
     obs["mask"][:] = 0
     log_probs, entropies = policy.evaluate_actions(obs, th.zeros(2, dtype=th.long), 0, None, True)
-    th.testing.assert_close(log_probs, th.full((2,), -np.log(5)), check_dtype=False)
-    th.testing.assert_close(entropies, th.full((2,), np.log(5)), check_dtype=False)
+    assert_close(log_probs, th.full((2,), -float(np.log(5))))
+    assert_close(entropies, th.full((2,), float(np.log(5))))
 
 
 def test_gradients_are_those_of_finite_differences():
@@ -207,7 +208,7 @@ def test_log_probabilities_and_entropies_have_the_gradients_of_the_valid_scores_
         valid = th.distributions.Categorical(logits=scores[: int(obs["mask"][row].sum())])
         total = total + valid.log_prob(th.tensor(0)) + valid.entropy()
     for got, expected in zip(gradients, th.autograd.grad(total, list(scorer.parameters())), strict=True):
-        th.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+        assert_close(got, expected)
 
 
 def test_each_turn_has_a_scorer_of_its_own():
@@ -315,7 +316,7 @@ def test_runs_repeat_and_save_and_load(algorithm, tmp_path):
     model, again = (make_model(algorithm).learn(400) for _ in range(2))
     obs = {key: value.numpy() for key, value in batch().items()}
     for name, value in model.policy.state_dict().items():
-        th.testing.assert_close(value, again.policy.state_dict()[name], rtol=0, atol=0)
+        assert th.equal(value, again.policy.state_dict()[name])
     model.save(tmp_path / "model")
     loaded = algorithm.load(tmp_path / "model", device="cpu", env=DummyVecEnv([Menu] * 8))
     model.policy.save(tmp_path / "policy")
@@ -334,14 +335,14 @@ def test_the_critic_sees_the_state_alone():
     values, log_probs, entropies = policy.evaluate_actions(obs, th.zeros(32))
     assert (values.shape, log_probs.shape, entropies.shape) == ((32, 1), (32,), (32,))
     other = batch(seed=100)
-    th.testing.assert_close(policy.predict_values({**other, "state": obs["state"]}), values)
+    assert_close(policy.predict_values({**other, "state": obs["state"]}), values)
     assert not th.equal(policy.predict_values({**obs, "state": other["state"]}), values)
 
 
 def test_actor_and_turn_policy_are_the_same_network():
     policy, actor_critic, obs = make_policy(), make_policy(CandidateActorCriticPolicy), batch()
     actor_critic.mlp_extractor.actor.load_state_dict(policy.turns[0].state_dict())
-    th.testing.assert_close(actor_critic.get_distribution(obs).distribution.logits, logits(policy, obs))
+    assert_close(actor_critic.get_distribution(obs).distribution.logits, logits(policy, obs))
 
 
 def test_masks_of_the_environment_and_of_the_observation_agree():
@@ -350,4 +351,4 @@ def test_masks_of_the_environment_and_of_the_observation_agree():
     obs, actions = batch(), th.zeros(32, dtype=th.long)
     expected = policy.evaluate_actions(obs, actions, 0, None, True)
     for got, wanted in zip(masked.evaluate_actions(obs, actions, 0, obs["mask"].bool(), True), expected, strict=True):
-        th.testing.assert_close(got, wanted)
+        assert_close(got, wanted)

@@ -81,7 +81,7 @@ def test_features_are_those_of_the_text_alone():
     np.testing.assert_array_equal(first[0], first[2])
     np.testing.assert_array_equal(HashedText(64)(["look"])[0], first[1])
     assert not np.array_equal(first[0], first[1])
-    np.testing.assert_allclose(np.linalg.norm(first[:, :32], axis=1), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(first[:, :32], axis=1), 1.0, rtol=1e-4)
     np.testing.assert_array_equal(features([""]), 0.0)
 
 
@@ -125,9 +125,9 @@ def test_a_sentence_embedding_model_stands_in_for_the_hashed_features(tmp_path):
     assert env.observation_space.contains(obs)
     assert obs["candidates"].shape == (4, 16)
     lengths = np.linalg.norm(obs["candidates"], axis=1)
-    np.testing.assert_allclose(lengths, [1, 1, 0, 0], rtol=1e-5)
+    np.testing.assert_allclose(lengths, [1, 1, 0, 0], rtol=1e-4)
     for row, command in zip(obs["candidates"], info["admissible_commands"], strict=False):
-        np.testing.assert_allclose(row, model.encode(command, normalize_embeddings=True), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(row, model.encode(command, normalize_embeddings=True), rtol=1e-4, atol=1e-4)
     check_env(env, skip_render_check=True)
 
 

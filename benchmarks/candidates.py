@@ -26,6 +26,7 @@ from seeupo_gym.baselines import evaluate, get_algorithm, register_algorithm, ru
 from seeupo_gym.benchmark.jobs import load_model
 from seeupo_gym.benchmark.plots import plot_learning_curves
 from seeupo_gym.benchmark.results import CSV_FILE, MODEL_FILE, read_json, write_json
+from seeupo_gym.envs.info_keys import CRASHED
 from seeupo_gym.envs.suites.text_world_express import TextWorldExpressEnv
 from seeupo_gym.envs.views.candidate_view import CandidateView
 
@@ -111,7 +112,7 @@ class RememberedGame(gym.Env[str, str]):
         known = self._memory.get(self._place)
         if known is None:
             known = self._java.play(self._place)
-            if not known[4].get("crashed"):
+            if not known[4].get(CRASHED):
                 self._memory[self._place] = known
         return (*known[:4], dict(known[4]))
 

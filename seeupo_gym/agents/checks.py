@@ -148,43 +148,6 @@ def check_turns(
         )
 
 
-def check_masks(
-    masks: NDArray[np.bool_],
-    action_space: spaces.Space[Any],
-    lanes: NDArray[np.int64],
-    turns: NDArray[np.int64],
-    step: int,
-) -> None:
-    """
-    Refuse masks that leave no valid choice.
-
-    :param masks: shape (environments, sum of choices)
-    :param action_space: Discrete, MultiDiscrete or MultiBinary
-    :param lanes: the index of each of these environments
-    :param turns: the turn that each is at
-    :param step: number of environment steps taken so far
-    :raises ValueError: names the environment, the turn and the step
-    """
-    if isinstance(action_space, spaces.Discrete):
-        sizes = np.array([action_space.n])
-    elif isinstance(action_space, spaces.MultiDiscrete):
-        sizes = action_space.nvec
-    else:
-        sizes = np.full(action_space.shape or (), 2)
-    if masks.ndim != 2 or masks.shape[1] != sizes.sum():
-        raise ValueError(
-            f"action_masks() must give {sizes.sum()} values for {action_space}, got shape {masks.shape[1:]}"
-        )
-    offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    valid = np.logical_or.reduceat(masks, offsets, axis=1).all(axis=1)
-    if not valid.all():
-        row = int(np.argmin(valid))
-        raise ValueError(
-            f"action_masks() of environment {lanes[row]} allows no action at turn {turns[row]} (step {step}): "
-            "at least one choice must be valid in every state where an action is asked for"
-        )
-
-
 class StartCheck:
     """
     Warns when ``reset(seed)`` does not reproduce the initial observation.

@@ -12,7 +12,6 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
-from sb3_contrib.common.maskable.utils import is_masking_supported
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.env_util import is_wrapped
@@ -24,7 +23,6 @@ from stable_baselines3.common.vec_env import VecEnv
 from seeupo_gym.agents.checks import (
     StartCheck,
     check_finite,
-    check_masks,
     check_spaces,
     check_turns,
     check_update_order,
@@ -42,8 +40,10 @@ from seeupo_gym.agents.streams import RandomStreams
 from seeupo_gym.agents.turn_logging import record_hparams, record_progress, write_layout
 from seeupo_gym.envs.arguments import check_count
 from seeupo_gym.envs.episodes import EpisodeLanes
+from seeupo_gym.envs.info_keys import CRASHED, MALFORMED, episode_statistics, read_flag
+from seeupo_gym.envs.masks import has_masks, read_masks
 from seeupo_gym.envs.task import Lanes
-from seeupo_gym.envs.vector import SeedQueue, TaskVecEnv
+from seeupo_gym.envs.vector import SeedQueue
 
 SelfGroupAlgorithm = TypeVar("SelfGroupAlgorithm", bound="GroupAlgorithm")
 
@@ -161,7 +161,7 @@ class GroupAlgorithm(SavedAlgorithm):
         self.masked = self._takes_masks_of(self.env)
 
     def _takes_masks_of(self, env: VecEnv) -> bool:
-        return self.use_masking and not isinstance(self.action_space, spaces.Box) and is_masking_supported(env)
+        return self.use_masking and not isinstance(self.action_space, spaces.Box) and has_masks(env)
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """
@@ -183,8 +183,8 @@ class GroupAlgorithm(SavedAlgorithm):
         """
         Collect ``n_groups * group_size`` whole episodes with the current policy, in SB3's order of calls.
 
-        An episode whose environment reports ``info["crashed"]`` (a program it depends on died) is dropped: its
-        steps are counted, but it is no member of its group and not in the statistics.
+        An episode whose environment reports ``info["seeupo_gym/crashed"]`` (a program it depends on died) is dropped:
+        its steps are counted, but it is no member of its group and not in the statistics.
 
         :param env: the training environment
         :param callback: called at every vector step
@@ -207,7 +207,7 @@ class GroupAlgorithm(SavedAlgorithm):
                 acting, turns = lanes.acting, lanes.turns.copy()
                 envs = np.arange(env.num_envs)[acting]
                 self._check_observations(obs, envs, turns, lanes, start_check)
-                masks = self._action_masks(env, acting, envs, turns)
+                masks = read_masks(env, self.action_space, envs, turns[acting]) if self.masked else None
                 obs_rows = _rows(obs, acting)
                 with th.no_grad():
                     mask_tensor = None if masks is None else th.as_tensor(masks, device=self.device)
@@ -224,12 +224,15 @@ class GroupAlgorithm(SavedAlgorithm):
                 used = np.flatnonzero(lanes.active)
                 check_finite("reward", rewards, used, turns, self.num_timesteps)
                 reporting = [lane for lane in used.tolist() if infos[lane]]
-                crashed = [lane for lane in reporting if infos[lane].get("crashed")]
+                crashed = [lane for lane in reporting if read_flag(infos[lane], CRASHED, lane, turns[lane])]
                 if crashed:
                     rollout_buffer.drop(lanes.episodes[crashed].tolist())
                     reporting = [lane for lane in reporting if lane not in crashed]
-                malformed += [infos[lane]["malformed"] for lane in reporting if "malformed" in infos[lane]]
-                self._update_info_buffer([infos[lane] for lane in reporting], dones[reporting])
+                told = [read_flag(infos[lane], MALFORMED, lane, turns[lane]) for lane in reporting]
+                malformed += [flag for flag in told if flag is not None]
+                ended = [lane for lane in reporting if dones[lane]]
+                statistics = [episode_statistics(infos[lane], lane, turns[lane]) for lane in ended]
+                self._update_info_buffer(statistics, dones[ended])
                 used_rows = _positions(lanes.active, acting)
                 rollout_buffer.add(
                     lanes.episodes[used],
@@ -277,20 +280,6 @@ class GroupAlgorithm(SavedAlgorithm):
         """Choose actions, with their log-probabilities, for rows of the environments ``envs``."""
         actions, log_probs = self.policy(obs, turns, self.streams.actions, masks, envs)
         return actions, log_probs
-
-    def _action_masks(
-        self, env: VecEnv, acting: Lanes, envs: NDArray[np.int64], turns: NDArray[np.int64]
-    ) -> NDArray[np.bool_] | None:
-        if not self.masked:
-            return None
-        base = env.unwrapped
-        if isinstance(base, TaskVecEnv):
-            masks = base.action_masks()[acting]
-        else:  # of the acting lanes alone: where an episode is over, an environment may have no answer
-            given = env.env_method("action_masks", indices=envs.tolist())
-            masks = np.asarray(given, dtype=bool).reshape(len(envs), -1)
-        check_masks(masks, self.action_space, envs, turns[acting], self.num_timesteps)
-        return masks
 
     @abstractmethod
     def train(self) -> None:

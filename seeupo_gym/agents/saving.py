@@ -11,10 +11,12 @@ from typing import Any, TypeVar, cast
 
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 from seeupo_gym.agents.unpickling import check_weights, read_entries
+from seeupo_gym.envs.training_wrappers import WrapperRecord, current_record, describe_wrappers
 from seeupo_gym.system.files import open_atomically
 
 SelfSavedAlgorithm = TypeVar("SelfSavedAlgorithm", bound="SavedAlgorithm")
@@ -28,6 +30,24 @@ class SavedAlgorithm(BaseAlgorithm):
     policy_class: Any
     n_groups: int
     group_size: int
+    # What the model was trained in, for evaluation; None: not trained yet, or by a version that did not note it.
+    env_wrappers: WrapperRecord | None = None
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        result = super()._setup_learn(*args, **kwargs)
+        assert self.env is not None
+        self.env_wrappers = describe_wrappers(self.env)
+        return result
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """
+        Set another training environment; see SB3.
+
+        :param env: environment with the same spaces, and the same number of environments
+        :param force_reset: whether to reset it before training
+        """
+        self.env_wrappers = current_record(self.env, self.env_wrappers)
+        super().set_env(env, force_reset)
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy.optimizer"] if self.policy.weights is not None else ["policy", "policy.optimizer"], []
@@ -43,6 +63,7 @@ class SavedAlgorithm(BaseAlgorithm):
         :param include: attributes to save that are left out otherwise
         :raises OSError: if the file cannot be written
         """
+        self.env_wrappers = current_record(self.env, self.env_wrappers)
         if isinstance(path, (str, pathlib.Path)):
             with open_atomically(_path_to_write(path)) as file:
                 self.save(cast(io.BufferedIOBase, file), exclude, include)

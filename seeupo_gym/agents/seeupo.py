@@ -84,8 +84,8 @@ class SeeUPO(GroupAlgorithm):
     :param target_kl: end the update of a turn when its approximate KL exceeds 1.5 times this; None: never. For
         "trust_region" it is the bound of the KL
     :param max_grad_norm: gradient clipping, for each turn by itself; None: none
-    :param max_turns: number of turn policies; None: the environment's ``max_turns`` attribute, its spec's
-        ``max_episode_steps`` or the limit of its ``TimeLimit``
+    :param max_turns: number of turn policies; None: the smallest of the environment's ``max_turns`` attribute, its
+        spec's ``max_episode_steps`` and the limit of its ``TimeLimit``
     :param turn_policies: "separate" or "shared" (one network for all turns: fewer parameters, but updating a
         turn moves the turns updated before it, so that the guarantee is only approximate). None: what the policy class
         prefers, "separate" for networks and "shared" for language models
@@ -178,7 +178,7 @@ class SeeUPO(GroupAlgorithm):
             verbose=verbose,
             device=device,
             support_multi_env=True,
-            seed=seed,
+            seed=None if seed is None else int(seed),  # Gymnasium takes no np.int64
         )
         # Filled by _setup_model(), which load() calls again on a model that has them already.
         self.n_turns: int | None = None

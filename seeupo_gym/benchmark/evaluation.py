@@ -10,19 +10,14 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 from numpy.typing import NDArray
-from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from seeupo_gym.agents.method.staged import Stages
-from seeupo_gym.agents.policies.turn_policy import TurnPolicy
+from seeupo_gym.benchmark.playing import choose_actions, playing_env, uses_masks
 from seeupo_gym.envs.episodes import EpisodeLanes
-from seeupo_gym.envs.task import HELD_OUT_SEED, MAX_SEED, bare_task_env
-from seeupo_gym.envs.vector import make_vec
-
-# Lanes of a native environment cost almost nothing. Each lane of any other is an environment.
-_MAX_NATIVE_LANES = 1000
-_MAX_OTHER_LANES = 8
+from seeupo_gym.envs.info_keys import CRASHED, SUCCESS, read_flag
+from seeupo_gym.envs.task import HELD_OUT_SEED, MAX_SEED
 
 
 @dataclass(frozen=True)
@@ -57,7 +52,7 @@ class Evaluation:
 
 def evaluate(
     model: BaseAlgorithm,
-    env_id: str,
+    env: str | gym.Env[Any, Any] | VecEnv,
     n_episodes: int = 100,
     first_seed: int = HELD_OUT_SEED,
     deterministic: bool = True,
@@ -66,39 +61,33 @@ def evaluate(
     """
     Play whole episodes with a model, from seeds that training never draws.
 
-    The episodes run in an environment of their own; the model's training state stays as it is, also its
-    policy's mode and torch's global generator, from which SB3's algorithms draw their actions.
+    The model plays as it was trained: with its masks and turns, and with the wrappers of its training environment,
+    such as ``VecFrameStack``, and the statistics of ``VecNormalize``, which do not change. Returns are those of the
+    environment, not normalised. The model's training state stays as it is, also its policy's mode and torch's global
+    generator, from which SB3's algorithms draw their actions.
 
-    :param model: a SeeUPO or SB3 model; masks are passed to it if it was trained with them
-    :param env_id: a registered Gymnasium id
+    :param model: a SeeUPO or SB3 model
+    :param env: a registered Gymnasium id, an environment, or a vector environment; what it lacks of the wrappers that
+        the model was trained in is put around it, and its own ``VecNormalize`` is used if it has one
     :param n_episodes: number of episodes, at least 1
     :param first_seed: episode ``i`` starts from the seed ``first_seed + i``; seeds below ``HELD_OUT_SEED``
         may have been trained on
     :param deterministic: whether to take the most likely actions
-    :param env_kwargs: arguments of the environment
+    :param env_kwargs: arguments of the environment, for an id
     :return: the result of every episode
-    :raises ValueError: if ``n_episodes`` is less than 1, or seeds are outside of [0, 2**63)
+    :raises ValueError: if ``n_episodes`` is less than 1, seeds are outside of [0, 2**63), or the environment is not
+        what the model was trained in; says what to pass
     :raises RuntimeError: if all episodes crashed
     """
     if n_episodes < 1:
         raise ValueError(f"n_episodes must be at least 1, got {n_episodes}")
     check_seeds(first_seed, n_episodes)
-    probe = gym.make(env_id, **env_kwargs)
-    max_lanes = _MAX_OTHER_LANES if bare_task_env(probe) is None else _MAX_NATIVE_LANES
-    probe.close()
-    n_lanes = min(n_episodes, max_lanes)
-    policy = model.policy
-    if isinstance(policy, TurnPolicy):
-        env = policy.make_vec(env_id, n_lanes, model.policy_kwargs, env_kwargs)
-    else:
-        env = make_vec(env_id, n_lanes, **env_kwargs)
     was_training = model.policy.training
     devices = [model.device] if model.device.type == "cuda" else []
     try:
-        with th.random.fork_rng(devices=devices):
-            return _play(model, env, first_seed + np.arange(n_episodes), deterministic)
+        with playing_env(model, env, n_episodes, env_kwargs) as vec_env, th.random.fork_rng(devices=devices):
+            return _play(model, vec_env, first_seed + np.arange(n_episodes), deterministic)
     finally:
-        env.close()
         model.policy.set_training_mode(was_training)
 
 
@@ -112,17 +101,6 @@ def check_seeds(first_seed: int, n_episodes: int) -> None:
     """
     if not 0 <= first_seed <= MAX_SEED + 1 - n_episodes:
         raise ValueError(f"seeds must be in [0, 2**63), got {first_seed} for the first of {n_episodes} episodes")
-
-
-def uses_masks(model: BaseAlgorithm) -> bool:
-    """
-    Return True if a model was trained with invalid-action masks.
-
-    :param model: any SB3 model
-    :return: True for sb3-contrib's MaskablePPO, and for SeeUPO and its subclasses if their environment had masks and
-        they used them
-    """
-    return bool(getattr(model, "masked", type(model).__name__.startswith("Maskable")))
 
 
 def stage_note(model: BaseAlgorithm) -> str | None:
@@ -141,27 +119,24 @@ def _play(model: BaseAlgorithm, env: VecEnv, seeds: NDArray[np.int64], determini
     lengths = np.zeros(len(seeds), dtype=np.int64)
     successes: dict[int, bool] = {}
     crashed: set[int] = set()
-    masked = uses_masks(model) and is_masking_supported(env)
+    masked = uses_masks(model, env)
     with EpisodeLanes(env, seeds) as lanes:
-        obs, state, episode_start = lanes.reset(), None, np.ones(env.num_envs, dtype=bool)
+        obs, memory, start = lanes.reset(), None, np.ones(env.num_envs, dtype=bool)
         while lanes.running:
-            arguments: dict[str, Any] = {}
-            if masked:
-                masks = np.array(get_action_masks(env), dtype=bool).reshape(env.num_envs, -1)
-                masks[~lanes.active] = True  # a finished lane may have no valid action
-                arguments["action_masks"] = masks
-            actions, state = model.predict(obs, state, episode_start, deterministic, **arguments)
+            actions, memory, _ = choose_actions(model, env, lanes, obs, memory, start, deterministic, masked)
             obs, rewards, dones, infos = env.step(actions)
             active = np.flatnonzero(lanes.active)
             episodes = lanes.episodes[active]
             returns[episodes] += rewards[active]
             lengths[episodes] += 1
             for lane in active[dones[active]]:
-                if infos[lane].get("crashed"):
-                    crashed.add(int(lanes.episodes[lane]))
-                elif "is_success" in infos[lane]:
-                    successes[int(lanes.episodes[lane])] = bool(infos[lane]["is_success"])
-            obs, episode_start = lanes.advance(obs, dones), dones
+                episode, info, turn = int(lanes.episodes[lane]), infos[lane], int(lanes.turns[lane])
+                success = read_flag(info, SUCCESS, lane, turn)
+                if read_flag(info, CRASHED, lane, turn):
+                    crashed.add(episode)
+                elif success is not None:
+                    successes[episode] = success
+            obs, start = lanes.advance(obs, dones), dones
     kept = [i for i in range(len(seeds)) if i not in crashed]
     if crashed:
         warnings.warn(f"{len(crashed)} of {len(seeds)} episodes crashed and are left out of the results", stacklevel=3)

@@ -42,17 +42,17 @@ class RunFolder:
         self._earlier_is_there = True
 
     def trained(self) -> Path | None:
-        """Find the model that an earlier run left, or else its last state, if there is one that can be loaded."""
+        """Return the model that an earlier run left, or else its last state, if there is one that can be loaded."""
         model = self.path / MODEL_FILE
         return model if _loads(model) else self.last_state()
 
     def last_state(self) -> Path | None:
-        """Find the last state of a run that is not over, if there is one that can be loaded."""
+        """Return the last state of a run that is not over, if there is one that can be loaded."""
         return next((path for path in self._unfinished() if _loads(path)), None)
 
     def finished(self) -> dict[str, Any] | None:
         """
-        Read ``result.json``, if the run is over.
+        Return the content of ``result.json``, if the run is over.
 
         :raises SettingsDifferError: if it is that of other settings
         """
@@ -130,7 +130,7 @@ class RunFolder:
         path.with_suffix(".json").unlink(missing_ok=True)  # what older versions wrote about an older model
 
     def _unfinished(self) -> list[Path]:
-        """List the files with states to go on from, the last state first."""
+        """Files with states to go on from, the last state first."""
         steps = {}
         for path in [self.path / MODEL_SO_FAR_FILE, *self._checkpoints()]:
             if path.is_file():
@@ -141,7 +141,7 @@ class RunFolder:
         return sorted(steps, key=lambda path: -int(steps[path]))
 
     def _checkpoints(self) -> list[Path]:
-        """List the checkpoints, the last one first."""
+        """Checkpoints, the last one first."""
         found = [(path, _CHECKPOINT.fullmatch(path.name)) for path in (self.path / CHECKPOINTS).glob("*.zip")]
         steps = {path: int(match[1]) for path, match in found if match}
         return sorted(steps, key=lambda path: -steps[path])

@@ -10,10 +10,14 @@ import numpy as np
 import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import VecEnv
 from torch.distributions import Bernoulli, Categorical, Normal
 
 from seeupo_gym.agents import SeeUPO
-from seeupo_gym.benchmark.evaluation import check_seeds, uses_masks
+from seeupo_gym.benchmark.evaluation import check_seeds
+from seeupo_gym.benchmark.playing import choose_actions, playing_env, uses_masks
+from seeupo_gym.envs.episodes import EpisodeLanes
+from seeupo_gym.envs.info_keys import SUCCESS, read_flag
 from seeupo_gym.envs.task import HELD_OUT_SEED
 
 _N_SHOWN = 3
@@ -21,69 +25,68 @@ _N_SHOWN = 3
 
 def watch_episode(
     model: BaseAlgorithm,
-    env_id: str,
+    env: str | gym.Env[Any, Any] | VecEnv,
     seed: int = HELD_OUT_SEED,
     deterministic: bool = True,
     **env_kwargs: Any,
 ) -> Iterator[str]:
     """
-    Play one episode, and describe it turn by turn.
+    Play one episode as :func:`~seeupo_gym.baselines.evaluate` does, and tell it turn by turn.
 
     :param model: a SeeUPO or SB3 model
-    :param env_id: a registered Gymnasium id; with ``render_mode="ansi"`` its text is the transcript
+    :param env: a registered Gymnasium id, an environment, or a vector environment, whose first one plays. With
+        ``render_mode="ansi"``, which an id gets, its text is the transcript
     :param seed: seed of the episode
     :param deterministic: whether to take the most likely actions
-    :param env_kwargs: arguments of the environment
+    :param env_kwargs: arguments of the environment, for an id
     :return: pieces of text to print under each other
-    :raises ValueError: if the seed is outside of [0, 2**63)
+    :raises ValueError: if the seed is outside of [0, 2**63), or the environment is not what the model was trained in
     """
     check_seeds(seed, 1)
-    return _turns(model, env_id, seed, deterministic, env_kwargs)
+    return _turns(model, env, seed, deterministic, env_kwargs)
 
 
 def _turns(
-    model: BaseAlgorithm, env_id: str, seed: int, deterministic: bool, env_kwargs: dict[str, Any]
+    model: BaseAlgorithm,
+    env: str | gym.Env[Any, Any] | VecEnv,
+    seed: int,
+    deterministic: bool,
+    env_kwargs: dict[str, Any],
 ) -> Iterator[str]:
-    env = gym.make(env_id, **env_kwargs)
-    if "ansi" in env.metadata.get("render_modes", ()):
-        env.close()
-        env = gym.make(env_id, **{**env_kwargs, "render_mode": "ansi"})
-    masked = uses_masks(model) and env.has_wrapper_attr("action_masks")
-    obs, _ = env.reset(seed=seed)
-    shown = ""
-    state, turn, total, over = None, 0, 0.0, False
-    info: dict[str, Any] = {}
-    try:
-        while not over:
-            shown, text = _news(env, shown)
+    shown, total, turn, info = "", 0.0, 0, dict[str, Any]()
+    playing = playing_env(model, env, 1, env_kwargs, transcript=True)
+    with playing as vec_env, EpisodeLanes(vec_env, np.array([seed])) as lanes:
+        masked = uses_masks(model, vec_env)
+        obs, memory, start = lanes.reset(), None, np.ones(vec_env.num_envs, dtype=bool)
+        while lanes.running:
+            shown, text = _news(vec_env, shown)
             if text:
                 yield text
-            masks = np.asarray(env.get_wrapper_attr("action_masks")()) if masked else None
-            arguments = {} if masks is None else {"action_masks": masks}
-            start = np.array([turn == 0])
-            action, state = model.predict(obs, state, start, deterministic, **arguments)
-            thought = describe_policy(model, obs, turn, masks)
-            yield f"    [turn {turn}: {thought + ' -> ' if thought else ''}action {np.asarray(action).tolist()}]"
-            # predict() gives a Discrete action as an array, which some environments cannot look up in their tables.
-            obs, reward, terminated, truncated, info = env.step(action if np.ndim(action) else np.asarray(action)[()])
-            total += float(reward)
-            turn, over = turn + 1, terminated or truncated
-        shown, text = _news(env, shown)
-        if text:
-            yield text
-    finally:
-        env.close()
-    ending = f", success: {'yes' if info['is_success'] else 'no'}" if "is_success" in info else ""
+            actions, memory, masks = choose_actions(model, vec_env, lanes, obs, memory, start, deterministic, masked)
+            thought = describe_policy(model, _first(obs), turn, None if masks is None else masks[0])
+            yield f"    [turn {turn}: {thought + ' -> ' if thought else ''}action {actions[0].tolist()}]"
+            obs, rewards, dones, infos = vec_env.step(actions)
+            total, turn, info = total + float(rewards[0]), turn + 1, infos[0]
+            obs, start = lanes.advance(obs, dones), dones
+        if lanes.parks:  # any other environment shows its next episode already
+            shown, text = _news(vec_env, shown)
+            if text:
+                yield text
+    success = read_flag(info, SUCCESS, 0, turn - 1)
+    ending = "" if success is None else f", success: {'yes' if success else 'no'}"
     yield f"Return {total:.3g} after {turn} turn{'s' if turn != 1 else ''}{ending} (seed {seed})."
 
 
-def _news(env: gym.Env[Any, Any], shown: str) -> tuple[str, str]:
-    """Return what the environment shows now, and its new part: all of it, unless it is a transcript that grows."""
+def _news(env: VecEnv, shown: str) -> tuple[str, str]:
+    """Return what the environment shows now, and its new part: all of it, unless it is a growing transcript."""
     if env.render_mode != "ansi":
         return "", ""
-    rendered: Any = env.render()
-    text = str(rendered).rstrip()
+    text = str(env.env_method("render", indices=0)[0]).rstrip()
     return text, text[len(shown) :].lstrip("\n") if text.startswith(shown) else text
+
+
+def _first(obs: Any) -> Any:
+    return {key: values[0] for key, values in obs.items()} if isinstance(obs, dict) else obs[0]
 
 
 def describe_policy(model: BaseAlgorithm, obs: Any, turn: int, masks: NDArray[np.bool_] | None = None) -> str:

@@ -230,7 +230,7 @@ def test_masks_can_be_switched_off():
 def test_all_false_mask_is_an_error():
     env = DummyVecEnv([MaskedEnv, lambda: MaskedEnv(dead_end=True)])
     model = SeeUPO("MlpPolicy", env, n_groups=2, group_size=2, seed=0)
-    with pytest.raises(ValueError, match=r"environment 1 allows no action at turn 1 \(step 2\)"):
+    with pytest.raises(ValueError, match=r"environment 1 at turn 1 allows no action"):
         model.learn(10)
 
 
@@ -275,7 +275,7 @@ def test_wrong_mask_shape_is_an_error():
         def action_masks(self):
             return np.ones(5, dtype=bool)
 
-    with pytest.raises(ValueError, match="must give 3 values for Discrete"):
+    with pytest.raises(ValueError, match="must be 3 booleans"):
         SeeUPO("MlpPolicy", Env(), seed=0).learn(10)
 
 
@@ -382,6 +382,24 @@ class NothingSaid(WalkEnv):
 def test_unknown_horizon_is_an_error_that_says_what_to_do(cls):
     with pytest.raises(ValueError, match=r"max_turns=.*TimeLimit"):
         SeeUPO("MlpPolicy", cls(), seed=0)
+
+
+@pytest.mark.parametrize(("max_turns", "limit"), [(6, 3), (3, 6)])
+def test_the_horizon_is_the_shorter_of_max_turns_and_a_time_limit(max_turns, limit):
+    """With the longer one, three stages of the schedule would wait for turns that no episode has."""
+
+    env = WalkEnv()
+    env.max_turns = max_turns
+    model = SeeUPO("MlpPolicy", gym.wrappers.TimeLimit(env, limit), n_groups=1, group_size=2, schedule="staged")
+    assert model.n_turns == 3
+
+
+@pytest.mark.parametrize("max_turns", ["six", 2.5, 0, np.inf, True])
+def test_a_horizon_that_is_no_number_of_turns_is_an_error(max_turns):
+    env = WalkEnv()
+    env.max_turns = max_turns
+    with pytest.raises(ValueError, match="the environment's max_turns must be an integer of at least 1"):
+        SeeUPO("MlpPolicy", env)
 
 
 @pytest.mark.parametrize("vec_env_cls", [None, DummyVecEnv, SubprocVecEnv])

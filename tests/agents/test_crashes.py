@@ -32,7 +32,7 @@ class FragileEnv(gym.Env):
         crash = self.turn == self.crash_turn and self.episode in self.crashing
         reward = float(action) if self.turn == 0 and not crash else 0.0
         self.turn += 1
-        info = {"crashed": True} if crash else {}
+        info = {"seeupo_gym/crashed": True} if crash else {}
         return np.full(1, self.turn / 2, np.float32), reward, not crash and self.turn == 2, crash, info
 
 

@@ -214,7 +214,7 @@ def test_the_experts_messages_reproduce_its_score_in_words(env_id, kwargs):
             text, reward, done, truncated, info = view.step(message)
             assert view.observation_space.contains(text)
             assert text
-            assert not info["malformed"]
+            assert not info["seeupo_gym/malformed"]
             assert not truncated
             total += reward
     assert total / n == pytest.approx(measure(env_id, expert_policy, n, **kwargs), abs=1e-5)
@@ -239,7 +239,7 @@ def test_messages_mean_their_actions_and_nonsense_costs_a_turn(env_id, kwargs):
                     view.task.parse_action(0, "qwertz")
                 before = int(view.task.turns[0])
                 text, *_, info = view.step("qwertz")
-                assert info["malformed"]
+                assert info["seeupo_gym/malformed"]
                 assert len(text) > 20
                 assert int(view.task.turns[0]) == before + 1
                 break

@@ -35,7 +35,7 @@ def test_numbers_stay_whole(text, words):
 @pytest.mark.parametrize(("name", "verb"), [("GuessNumber", "guess "), ("GuessNumber", ""), ("WebNav", "click ")])
 def test_no_other_number_is_played_than_was_written(name, verb, number):
     *_, info = play(name, verb + number)
-    assert info["malformed"]
+    assert info["seeupo_gym/malformed"]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_no_other_number_is_played_than_was_written(name, verb, number):
 )
 def test_guesses(message, means):
     env, *_, info = play("GuessNumber", message)
-    assert info["malformed"] == (means is None)
+    assert info["seeupo_gym/malformed"] == (means is None)
     assert means is None or env.task.guesses[0] == means
 
 
@@ -66,7 +66,7 @@ FOUND = ['list_orders("C-118")', 'track_parcel("O-2077")']
 )
 def test_the_answer_is_submitted_with_its_name_or_without(message):
     _, _, reward, done, _, info = play("ToolChain", *FOUND, message)
-    assert (reward, done, info) == (1.0, True, {"is_success": True, "malformed": False})
+    assert (reward, done, info) == (1.0, True, {"is_success": True, "seeupo_gym/malformed": False})
     assert play("ToolChain", *FOUND, message, flat=True)[2] == 1.0
 
 
@@ -76,7 +76,7 @@ def test_the_answer_is_submitted_with_its_name_or_without(message):
 def test_what_is_not_the_answer_is_not_submitted(message):
     for known in (FOUND[:1], FOUND):
         _, text, reward, done, _, info = play("ToolChain", *known, message)
-        assert (reward, done, info) == (0.0, False, {"malformed": True})
+        assert (reward, done, info) == (0.0, False, {"seeupo_gym/malformed": True})
         assert text.endswith("Tool: error: no tool was called")
 
 
@@ -100,10 +100,10 @@ def test_acts_of_a_dialogue_need_no_values(form):
     for short in ("confirm food", "offer", "confirm people", "book"):
         messages.append(form.format(short))
         *_, info = play("SlotDialogue", *messages, seed=2**31)
-        assert not info["malformed"]
+        assert not info["seeupo_gym/malformed"]
     assert info["is_success"]
     for message in ("I will book it later", "shall I offer it?"):
-        assert play("SlotDialogue", message, seed=2**31)[-1]["malformed"]
+        assert play("SlotDialogue", message, seed=2**31)[-1]["seeupo_gym/malformed"]
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_a_job_is_served_by_its_name(message):
 
 @pytest.mark.parametrize("message", ["I will serve a job that pays well: D", "Let us serve a customer", "serve job"])
 def test_a_job_is_not_job_a(message):
-    assert play("DeadlinePlanner", message)[-1]["malformed"]
+    assert play("DeadlinePlanner", message)[-1]["seeupo_gym/malformed"]
 
 
 def test_a_number_and_a_name_have_to_agree():
-    assert play("WebNav", 'click [1] link "Shirts"')[-1]["malformed"]
+    assert play("WebNav", 'click [1] link "Shirts"')[-1]["seeupo_gym/malformed"]
 
 
 def test_the_transcript_holds_the_complaint():
@@ -140,5 +140,5 @@ def test_the_transcript_holds_the_complaint():
 
 def test_of_several_actions_none_is_taken():
     _, text, *_, info = play("Blocksworld", "I would move A onto B, then move B onto C")
-    assert info["malformed"]
+    assert info["seeupo_gym/malformed"]
     assert text.startswith("That could mean several things: move a onto b, move b onto c. Write only one.\n")

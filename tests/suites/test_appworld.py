@@ -308,8 +308,8 @@ def test_a_solved_task(env):
     assert "It is 2023-05-18T12:00:00." in text
     assert text.endswith("At most 4 messages.")
     assert info == {"task_id": "abc2_1", "supervisor": PERSON, "datetime": "2023-05-18T12:00:00"}
-    assert env.step("print('six')") == ("six\n", 0.0, False, False, {"malformed": False})
-    outcome = {"malformed": False, "is_success": True, "tests_passed": 2, "num_tests": 2}
+    assert env.step("print('six')") == ("six\n", 0.0, False, False, {"seeupo_gym/malformed": False})
+    outcome = {"seeupo_gym/malformed": False, "is_success": True, "tests_passed": 2, "num_tests": 2}
     assert env.step(complete(4)) == ("Execution successful.", 1.0, True, False, outcome)
     with pytest.raises(gym.error.ResetNeeded):
         env.step("print(1)")
@@ -323,7 +323,7 @@ def test_a_failed_task_pays_its_passed_tests_or_nothing(url, reward, paid):
     env.reset(seed=0)
     *_, info = step = env.step(complete(7))
     assert step[1:4] == (paid, True, False)
-    assert info == {"malformed": False, "is_success": False, "tests_passed": 1, "num_tests": 2}
+    assert info == {"seeupo_gym/malformed": False, "is_success": False, "tests_passed": 1, "num_tests": 2}
     env.close()
 
 
@@ -364,7 +364,7 @@ def test_seeds_select_tasks_and_tasks_start_the_same(env):
 def test_odd_messages_get_a_reply_and_the_episode_goes_on(env, code, reply, malformed):
     env.reset(seed=0)
     text, *rest = env.step(code)
-    assert rest == [0.0, False, False, {"malformed": malformed}]
+    assert rest == [0.0, False, False, {"seeupo_gym/malformed": malformed}]
     assert reply in text
     assert env.observation_space.contains(text)
     assert env.step(complete(2))[1:3] == (1.0, True)
@@ -444,7 +444,7 @@ def expect_crash(env, cause):
     with pytest.warns(RuntimeWarning, match=cause + ".*tried once more"):
         text, reward, terminated, truncated, info = env.step("print(1)")
     assert (reward, terminated, truncated) == (0.0, False, True)
-    assert info == {"crashed": True, "is_success": False}
+    assert info == {"seeupo_gym/crashed": True, "is_success": False}
     assert env.observation_space.contains(text)
     with pytest.raises(gym.error.ResetNeeded):
         env.step("print(1)")

@@ -289,7 +289,7 @@ def test_calls_one_a_line_and_positional_arguments():
 def test_malformed_messages(message, malformed):
     env = make(task=0)
     env.reset(seed=0)
-    assert env.step(message)[4]["malformed"] is malformed
+    assert env.step(message)[4]["seeupo_gym/malformed"] is malformed
 
 
 def test_a_user_turn_has_twenty_messages():

@@ -256,9 +256,9 @@ def test_random_play(game, turns):
         assert -0.1 <= sum(rewards) <= 1.0 + 1e-9
         # What the game itself says. Minesweeper and a solved start of the puzzle may end without its congratulations.
         if "Congratulations" in episode[-4]:
-            assert episode[-1] == {"malformed": False, "is_success": True}
+            assert episode[-1] == {"seeupo_gym/malformed": False, "is_success": True}
         elif game not in ("Minesweeper", "FifteenPuzzle"):
-            assert episode[-1] == {"malformed": False, "is_success": False}
+            assert episode[-1] == {"seeupo_gym/malformed": False, "is_success": False}
     assert max(lengths) <= turns
 
 
@@ -267,8 +267,8 @@ def test_turn_limit_holds_whatever_the_game_does():
     env.game.max_turns = 1_000_000
     env.reset(seed=0)
     ends = [env.step(boxed("A", "A"))[2:] for _ in range(env.max_turns)]
-    assert ends[:-1] == [(False, False, {"malformed": False})] * 9
-    assert ends[-1] == (True, False, {"malformed": False, "is_success": False})
+    assert ends[:-1] == [(False, False, {"seeupo_gym/malformed": False})] * 9
+    assert ends[-1] == (True, False, {"seeupo_gym/malformed": False, "is_success": False})
 
 
 @pytest.mark.parametrize("game", ["GuessTheNumber", "Mastermind", "2048", "FifteenPuzzle", "TowerofHanoi", "Sudoku"])
@@ -287,7 +287,7 @@ def test_a_message_without_a_move_ends_the_game(game, message):
     env.reset(seed=0)
     text, reward, terminated, truncated, info = env.step(message)
     assert (reward, terminated, truncated) == (pytest.approx(-0.1), True, False)
-    assert info == {"malformed": True, "is_success": False}
+    assert info == {"seeupo_gym/malformed": True, "is_success": False}
     assert env.observation_space.contains(text)
 
 
@@ -314,7 +314,7 @@ def test_minesweeper_is_solved_when_the_safe_cells_are_revealed():
     done = False
     while not done:
         _, _, done, _, info = env.step(boxed("reveal", 2, 2))
-    assert info == {"malformed": False, "is_success": True}
+    assert info == {"seeupo_gym/malformed": False, "is_success": True}
 
 
 # --- Scripted experts
@@ -352,7 +352,7 @@ def test_recursion_solves_the_tower(level, disks):
     *steps, last = [env.step(move) for move in hanoi(disks, "A", "C", "B")]
     assert len(steps) + 1 == 2**disks - 1
     assert [reward for _, reward, *_ in steps] == [0.0] * len(steps)
-    assert last[1:] == (1.0, True, False, {"malformed": False, "is_success": True})
+    assert last[1:] == (1.0, True, False, {"seeupo_gym/malformed": False, "is_success": True})
 
 
 def test_half_of_the_small_puzzles_are_solvable():
@@ -382,7 +382,7 @@ def test_half_of_the_small_puzzles_are_solvable():
                 1.0,
                 True,
                 False,
-                {"malformed": False, "is_success": True},
+                {"seeupo_gym/malformed": False, "is_success": True},
             )
     assert 30 < solvable < 70
 

@@ -141,7 +141,7 @@ def play(env, commands):
         assert not truncated
         if not done:
             assert reward == 0.0
-            assert not info["malformed"]
+            assert not info["seeupo_gym/malformed"]
     assert done, "the expert's last command ends the episode"
     return reward, info
 
@@ -168,7 +168,7 @@ def test_a_click_reaches_the_button_of_the_page(make):
         "admissible_commands": [],
         "utterance": "Click the button.",
         "page": "",
-        "malformed": False,
+        "seeupo_gym/malformed": False,
         "is_success": True,
     }
     assert text == "The episode is over, with reward 1."
@@ -359,7 +359,7 @@ def test_other_messages_get_a_reply_and_cost_a_turn(make, message):
     opening, before = env.reset(seed=0)
     text, reward, terminated, truncated, info = env.step(message)
     assert (reward, terminated, truncated) == (0.0, False, False)
-    assert info.pop("malformed")
+    assert info.pop("seeupo_gym/malformed")
     assert info == before
     assert text.startswith("Nothing was understood")
     assert text.endswith(opening)
@@ -417,7 +417,7 @@ def test_crash_truncates_and_the_browser_is_started_again(own, harm):
     with pytest.warns(RuntimeWarning, match=r"browser of MiniWoB\+\+ died or hangs .*tried once more"):
         text, reward, terminated, truncated, info = own.step("click [4]")
     assert (reward, terminated, truncated) == (0.0, False, True)
-    assert info == {**before, "crashed": True, "is_success": False}
+    assert info == {**before, "seeupo_gym/crashed": True, "is_success": False}
     assert "died or hangs" in text
     assert own.observation_space.contains(text)
     assert_all_end(pid)

@@ -112,7 +112,7 @@ def env(url):
     env.close()
 
 
-ACCEPTED = {"refused": False, "malformed": False}
+ACCEPTED = {"refused": False, "seeupo_gym/malformed": False}
 
 
 def test_an_episode(env):
@@ -172,7 +172,7 @@ def test_what_the_server_refuses_costs_a_turn(env, message, reply):
     assert reply in text
     assert env.observation_space.contains(text)
     assert step == [0.0, False, False]
-    assert info == {"observation": {}, "refused": True, "malformed": True}
+    assert info == {"observation": {}, "refused": True, "seeupo_gym/malformed": True}
     assert env.step("5")[1] == 1.0
 
 
@@ -271,7 +271,7 @@ def test_an_answer_that_does_not_come_truncates_the_episode(url):
     with pytest.warns(RuntimeWarning, match="gave no answer to 'step' .TimeoutError.*tried once more"):
         text, reward, terminated, truncated, info = env.step("sleep")
     assert (reward, terminated, truncated) == (0.0, False, True)
-    assert info == {"crashed": True, "is_success": False}
+    assert info == {"seeupo_gym/crashed": True, "is_success": False}
     assert env.observation_space.contains(text)
     with pytest.raises(gym.error.ResetNeeded):
         env.step("5")
@@ -290,7 +290,7 @@ def test_a_server_that_dies(tmp_path):
     with pytest.warns(RuntimeWarning, match="gave no answer to 'step'.*tried once more"):
         *_, truncated, info = env.step("3")
     assert truncated
-    assert info["crashed"]
+    assert info["seeupo_gym/crashed"]
     with pytest.raises(RuntimeError, match=r"no session with the OpenEnv server.*for the second time"):
         env.reset(seed=0)
     other = make(url)

@@ -281,14 +281,18 @@ def test_the_limit_holds_and_pays_the_share(game, level, turns):
         # 2048 counts the first tiles as a share.
         assert 0.0 <= steps[0][1] < 0.1
         assert steps[0][2]
-        assert steps[0][4] == {"malformed": True, "is_success": False, "reason": "The turn limit has been reached."}
+        assert steps[0][4] == {
+            "seeupo_gym/malformed": True,
+            "is_success": False,
+            "reason": "The turn limit has been reached.",
+        }
 
 
 @pytest.mark.parametrize("game", GAMES)
 def test_invalid_moves_are_malformed(game):
     def malformed(*messages):
         env.reset(seed=1)
-        return [env.step(message)[4]["malformed"] for message in messages]
+        return [env.step(message)[4]["seeupo_gym/malformed"] for message in messages]
 
     env, rng = TextArenaEnv(game), np.random.default_rng([7, 3])
     assert malformed("no move") == [True]
@@ -311,7 +315,7 @@ def test_two_invalid_moves_end_the_game(game, message):
     env = TextArenaEnv(game)
     env.reset(seed=0)
     text, *rest = env.step(message)
-    assert rest == [0.0, False, False, {"malformed": True}]
+    assert rest == [0.0, False, False, {"seeupo_gym/malformed": True}]
     assert "You attempted an invalid move" in text
     assert env.observation_space.contains(text)
     text, reward, terminated, truncated, info = env.step(message)
@@ -492,10 +496,10 @@ def test_a_mine_is_an_invalid_move_but_not_malformed():
     assert not env.step(move(2, 2))[2]
     mine = next(cell for cell in np.ndindex(5, 5) if env.game.grid[cell[0]][cell[1]] == -1)
     text, *rest = env.step(move(*mine))
-    assert rest == [0.0, False, False, {"malformed": False}]
+    assert rest == [0.0, False, False, {"seeupo_gym/malformed": False}]
     assert "You hit a mine" in text
     _, reward, terminated, _, info = env.step(move(*mine))
-    assert (terminated, info["is_success"], info["malformed"]) == (True, False, False)
+    assert (terminated, info["is_success"], info["seeupo_gym/malformed"]) == (True, False, False)
     assert 0.0 <= reward < 1.0
 
 

@@ -93,7 +93,7 @@ def test_a_crash_truncates_and_the_next_reset_goes_on(env):
     with pytest.warns(RuntimeWarning, match="it died .; it is tried once more") as caught:
         step = env.step("crash")
     assert caught[0].filename == __file__
-    assert step == ("it died ?", 0.0, False, True, {"turn": 2, "crashed": True, "is_success": False})
+    assert step == ("it died ?", 0.0, False, True, {"turn": 2, "seeupo_gym/crashed": True, "is_success": False})
     assert env.n_clean_ups == 1
     with pytest.raises(gym.error.ResetNeeded):
         env.step("a")
@@ -115,7 +115,7 @@ def test_an_episode_ended_from_outside_makes_the_next_crash_a_first_one():
     for _ in range(2):
         env.reset()
         with pytest.warns(RuntimeWarning, match="tried once more"):
-            assert env.step("crash")[4]["crashed"]
+            assert env.step("crash")[4]["seeupo_gym/crashed"]
         env.reset()
         env.step("a")
         assert env.step("b")[3]

@@ -152,7 +152,7 @@ def test_other_messages_get_a_reply_and_cost_a_turn(coin, command):
     _, before = coin.reset(seed=0)
     text, reward, terminated, truncated, info = coin.step(command)
     assert (reward, terminated, truncated) == (0.0, False, False)
-    assert info.pop("malformed")
+    assert info.pop("seeupo_gym/malformed")
     assert info == before
     assert text
     assert coin.observation_space.contains(text)
@@ -205,14 +205,14 @@ def test_crash_truncates_and_java_is_started_again(coin):
     with pytest.warns(RuntimeWarning, match="Java process of TextWorldExpress died .*tried once more"):
         text, reward, terminated, truncated, info = coin.step("inventory")
     assert (reward, terminated, truncated) == (0.0, False, True)
-    assert info["crashed"]
+    assert info["seeupo_gym/crashed"]
     assert not info["is_success"]
     assert "died (exit status -9)" in text
     with pytest.raises(gym.error.ResetNeeded):
         coin.step("inventory")
     assert coin.reset(seed=0)[0] == first
     _, info = play_expert(coin, 1)
-    assert "crashed" not in info
+    assert "seeupo_gym/crashed" not in info
     # A regular end in between makes the next crash a first one.
     kill_java(coin)
     with pytest.warns(RuntimeWarning, match="tried once more"):
@@ -226,7 +226,7 @@ def test_java_that_hangs_is_a_crash(coin, monkeypatch):
     os.kill(pid, signal.SIGSTOP)
     with pytest.warns(RuntimeWarning, match="Java process of TextWorldExpress hangs; it is tried once more"):
         _, reward, terminated, truncated, info = coin.step("inventory")
-    assert (reward, terminated, truncated, info["crashed"]) == (0.0, False, True, True)
+    assert (reward, terminated, truncated, info["seeupo_gym/crashed"]) == (0.0, False, True, True)
     assert not is_alive(pid)
     assert coin.reset(seed=0)[0] == first
 

@@ -18,6 +18,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from seeupo_gym.agents.language.loading import load_tokenizer
 from seeupo_gym.agents.language.tokens import PAD, stop_token_ids
+from seeupo_gym.envs.info_keys import MALFORMED
 from seeupo_gym.envs.task import TaskEnv
 from seeupo_gym.envs.vector import SeedQueue
 from seeupo_gym.envs.views.text_view import TextView
@@ -49,9 +50,9 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
     choice mean its command, letter by letter.
 
     The message is sent to the environment and added to the conversation; the reply is the user's next message. The
-    environment decides what a message means, and on ``info["malformed"]``. If a message or a reply spells a special
-    token letter by letter, the token is removed. Otherwise the next prompt would contain the real token, and one side
-    could write turns of the other.
+    environment decides what a message means, and on ``info["seeupo_gym/malformed"]``. If a message or a reply spells a
+    special token letter by letter, the token is removed. Otherwise the next prompt would contain the real token, and
+    one side could write turns of the other.
 
     A conversation of more than ``max_context`` tokens loses its oldest exchanges (a message of the assistant and the
     reply to it) until it fits. The system prompt, the first message of the user and the last exchange always stay, and
@@ -151,7 +152,7 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
         """
         message = self._read(action)
         text, reward, terminated, truncated, info = self.env.step(message)
-        if info.get("malformed"):
+        if info.get(MALFORMED):
             reward = float(reward) + self._malformed_reward
         self._messages += [_message("assistant", self._plain(message)), self._reply(text, info)]
         self._turn += 1

@@ -9,6 +9,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 
+from seeupo_gym.envs.arguments import check_count
+
 TURN_KEY = "turn"
 
 
@@ -33,16 +35,18 @@ def find_horizon(env: VecEnv) -> int | None:
     Find the largest number of turns of an episode.
 
     :param env: vector environment
-    :return: the environment's attribute ``max_turns``, else ``max_episode_steps`` of its spec, else the limit of its
-        ``TimeLimit``, which an unregistered environment has without a spec; else None
+    :return: the smallest of the environment's attribute ``max_turns``, ``max_episode_steps`` of its spec and the limit
+        of its outermost ``TimeLimit``; None if there is none of them
+    :raises ValueError: if one of them is not a whole number of at least 1
     """
 
     def attribute(name: str) -> Any:
         return env.get_attr(name, indices=0)[0] if env.has_attr(name) else None
 
-    candidates = (
-        attribute("max_turns"),
-        getattr(attribute("spec"), "max_episode_steps", None),
-        attribute("_max_episode_steps"),
-    )
-    return next((int(horizon) for horizon in candidates if horizon is not None), None)
+    limits = {
+        "max_turns": attribute("max_turns"),
+        "spec.max_episode_steps": getattr(attribute("spec"), "max_episode_steps", None),
+        "_max_episode_steps": attribute("_max_episode_steps"),
+    }
+    known = [check_count(f"the environment's {name}", limit) for name, limit in limits.items() if limit is not None]
+    return min(known, default=None)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.info_keys import MALFORMED
 from seeupo_gym.envs.suites.text_suite import WIDE_CHARSET, CrashError, TextSuiteEnv
 
 try:
@@ -158,7 +159,7 @@ class AppWorldEnv(TextSuiteEnv):
 
     ``Text``: at the start the task, the person it is for, the date and how to begin; then the output of the code, or
     the error. Characters beyond Latin-1 and punctuation become question marks, and text after 100,000 characters is
-    cut. ``info["malformed"]`` is True for a message of which nothing was executed.
+    cut. ``info["seeupo_gym/malformed"]`` is True for a message of which nothing was executed.
 
     ## Rewards
 
@@ -173,9 +174,10 @@ class AppWorldEnv(TextSuiteEnv):
 
     The episode terminates when the code has called ``apis.supervisor.complete_task``, or after ``turns`` turns. In both
     cases the tests are run, and ``info`` has ``is_success`` (all passed), ``tests_passed`` and ``num_tests``. If the
-    server is gone, hangs or has lost the task, the episode is truncated, with reward 0 and ``info["crashed"]``: do not
-    learn from it. A RuntimeWarning reports it, and the next reset tries once more. A second crash before an episode has
-    ended regularly is a RuntimeError. The server is not started again; that is left to the user.
+    server is gone, hangs or has lost the task, the episode is truncated, with reward 0 and
+    ``info["seeupo_gym/crashed"]``: do not learn from it. A RuntimeWarning reports it, and the next reset tries once
+    more. A second crash before an episode has ended regularly is a RuntimeError. The server is not started again; that
+    is left to the user.
 
     ## Arguments
 
@@ -252,7 +254,7 @@ class AppWorldEnv(TextSuiteEnv):
 
     def _play(self, message: str) -> tuple[str, float, bool, dict[str, Any]]:
         text = self._execute(message)
-        info: dict[str, Any] = {"malformed": text.startswith(_NOT_EXECUTED)}
+        info: dict[str, Any] = {MALFORMED: text.startswith(_NOT_EXECUTED)}
         if len(text) > self.max_observation:
             note = f"\n[{len(text):,} characters, cut]"
             text = text[: self.max_observation - len(note)] + note

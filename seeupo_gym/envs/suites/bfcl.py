@@ -12,6 +12,7 @@ import string
 from typing import Any, NamedTuple
 
 from seeupo_gym.envs.arguments import check_choice
+from seeupo_gym.envs.info_keys import MALFORMED
 from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.bfcl_calls import MAX_MESSAGE, Toolbox, fingerprint, read_calls
 from seeupo_gym.envs.suites.text_suite import TextSuiteEnv
@@ -102,8 +103,9 @@ class BFCLMultiTurnEnv(TextSuiteEnv):
     ## Observation Space
     ``Text``: the user's message, or the results of the calls. ``info["functions"]`` has the documents of the available
     functions, at reset and whenever functions are added. ``info["calls"]`` is the number of calls that were read.
-    ``info["malformed"]`` is True in two cases: if a call names no available function or has arguments that are no
-    literals; and if no call was read, although the message has ``[name(``, or ``name(`` at the beginning of a line.
+    ``info["seeupo_gym/malformed"]`` is True in two cases: if a call names no available function or has arguments that
+    are no literals; and if no call was read, although the message has ``[name(``, or ``name(`` at the beginning of a
+    line.
 
     ## Rewards
     At the end 1 if the conversation passes the official checks after every user turn, else 0. With ``dense_reward``
@@ -179,7 +181,7 @@ class BFCLMultiTurnEnv(TextSuiteEnv):
     def _play(self, message: str) -> tuple[str, float, bool, dict[str, Any]]:
         calls = read_calls(message)
         understood = all(map(self._model.understands, calls)) if calls else not _ATTEMPT.search(message)
-        info: dict[str, Any] = {"calls": len(calls), "malformed": not understood}
+        info: dict[str, Any] = {"calls": len(calls), MALFORMED: not understood}
         if calls:
             self._messages += 1
             results = self._model.run(calls)

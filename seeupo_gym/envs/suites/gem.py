@@ -8,6 +8,7 @@ import string
 from typing import Any, NamedTuple
 
 from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.info_keys import MALFORMED
 from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.own_randomness import OwnRandomness
 from seeupo_gym.envs.suites.text_suite import TextSuiteEnv
@@ -104,8 +105,8 @@ class GEMEnv(TextSuiteEnv):
       for correct digits beyond the best guess so far, revealed cells, doublings of the highest tile, filled cells.
     - The others pay 1 for the solution. At the turn limit they pay less than 1, by how near it was: one minus the
       distance of the last guess over the width of the range, tiles in place, disks on tower C, boxes on goals.
-    - A message without a move pays -0.1 (`info["malformed"]`). A move that the rules forbid pays nothing and costs the
-      turn.
+    - A message without a move pays -0.1 (`info["seeupo_gym/malformed"]`). A move that the rules forbid pays nothing and
+      costs the turn.
 
     ## Starting State
 
@@ -179,7 +180,7 @@ class GEMEnv(TextSuiteEnv):
         # Every game's rewards add up to 1 if and only if its task is done. Shares add up with rounding errors.
         outcome = {"is_success": math.isclose(self._return, 1.0, abs_tol=1e-9)} if done else {}
         # Only a message without a move has a negative reward.
-        return shown, float(reward), done, {"malformed": reward < 0, **outcome}
+        return shown, float(reward), done, {MALFORMED: reward < 0, **outcome}
 
 
 def _lines(*parts: str) -> str:

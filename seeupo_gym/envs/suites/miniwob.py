@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.info_keys import MALFORMED
 from seeupo_gym.envs.suites.miniwob_browser import (
     Browser,
     Element,
@@ -41,7 +42,8 @@ class MiniWoBEnv(TextSuiteEnv):
 
     ``Text``: ``click [5]`` or ``type "some text" into [5]``, where 5 is the number of an element of the page. The
     string is in JSON notation, with up to 256 printable characters. Typing clicks the element first, and adds to the
-    text that is in it. A message of another form costs the turn, and the reply says so (``info["malformed"]``).
+    text that is in it. A message of another form costs the turn, and the reply says so
+    (``info["seeupo_gym/malformed"]``).
 
     ``info["admissible_commands"]`` lists, sorted, a click on every element and, for every element that takes text, the
     typing of every string that the task quotes or that the suite extracts from it. These commands end with a
@@ -70,8 +72,8 @@ class MiniWoBEnv(TextSuiteEnv):
 
     The episode terminates when the page ends it, or after ``turns`` turns, with -1, as at the suite's time limit.
     ``info["is_success"]`` is True if the reward is 1. If the browser dies or does not answer for a minute, the episode
-    is truncated, with reward 0 and ``info["crashed"]``: do not learn from it. A RuntimeWarning reports it, and the next
-    reset starts the browser again. A second crash before an episode has ended regularly is a RuntimeError.
+    is truncated, with reward 0 and ``info["seeupo_gym/crashed"]``: do not learn from it. A RuntimeWarning reports it,
+    and the next reset starts the browser again. A second crash before an episode has ended regularly is a RuntimeError.
 
     ## Arguments
 
@@ -125,7 +127,7 @@ class MiniWoBEnv(TextSuiteEnv):
             time.sleep(self.wait_ms / 1000)
         page = self._browser.read(time_is_up=self._is_last_turn)
         self._take_in(page)
-        info = {**self._info(), "malformed": command is None}
+        info = {**self._info(), MALFORMED: command is None}
         if page["done"]:
             reward = float(page["reward"])
             # The page is covered now, so there is nothing to do on it.

@@ -10,6 +10,7 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from seeupo_gym.envs.info_keys import MALFORMED
 from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.text_suite import WIDE_CHARSET, CrashError, TextSuiteEnv
 
@@ -101,7 +102,7 @@ class OpenEnvEnv(TextSuiteEnv):
 
     ``Text``, cut at 100,000 characters; characters beyond Latin-1 and punctuation become question marks. If the server
     refuses an action, the observation is the server's error, and the turn is spent (``info["refused"]``, and also
-    ``info["malformed"]``). ``info["observation"]`` has all fields.
+    ``info["seeupo_gym/malformed"]``). ``info["observation"]`` has all fields.
 
     ## Rewards
 
@@ -117,8 +118,8 @@ class OpenEnvEnv(TextSuiteEnv):
     Terminates when the server says that the episode is done, and after ``turns`` turns. ``info["is_success"]`` is then
     the result of ``success`` for the last observation; by default it is True if the episode was done with a positive
     reward. If the session breaks or an answer does not come in time, the episode is truncated, with reward 0 and
-    ``info["crashed"]``: do not learn from it. A RuntimeWarning reports it, and the next reset starts another session.
-    A second crash before an episode has ended regularly is a RuntimeError.
+    ``info["seeupo_gym/crashed"]``: do not learn from it. A RuntimeWarning reports it, and the next reset starts another
+    session. A second crash before an episode has ended regularly is a RuntimeError.
 
     ## Arguments
 
@@ -203,7 +204,7 @@ class OpenEnvEnv(TextSuiteEnv):
         else:
             fields, reward = self._last = result["observation"], float(result.get("reward") or 0.0)
             text, over = self._show(fields), bool(result.get("done"))
-        info: dict[str, Any] = {"observation": fields, "refused": refused, "malformed": refused}
+        info: dict[str, Any] = {"observation": fields, "refused": refused, MALFORMED: refused}
         done = over or self._is_last_turn
         if done:
             decide = self._success or (lambda _, last: over and last > 0)

@@ -9,6 +9,7 @@ import string
 from typing import Any, NamedTuple
 
 from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.info_keys import MALFORMED
 from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.own_randomness import OwnRandomness
 from seeupo_gym.envs.suites.text_suite import TextSuiteEnv
@@ -109,9 +110,9 @@ class TextArenaEnv(TextSuiteEnv):
     ## Episode End
 
     The episode terminates when the game is won or lost, at the second of two invalid moves in a row, and at the turn
-    limit, which is part of the task. It is never truncated. An invalid move costs the turn, and `info["malformed"]` is
-    True for it. In `Minesweeper` a mine counts as an invalid move and costs no more, but is not malformed. At the end
-    `info` has `is_success` and `reason`, the game's last words.
+    limit, which is part of the task. It is never truncated. An invalid move costs the turn, and
+    `info["seeupo_gym/malformed"]` is True for it. In `Minesweeper` a mine counts as an invalid move and costs no more,
+    but is not malformed. At the end `info` has `is_success` and `reason`, the game's last words.
 
     ## Arguments
 
@@ -191,7 +192,7 @@ class TextArenaEnv(TextSuiteEnv):
         text = "\n".join(shown)
         state = self.game.state
         invalid = state.error_count > 0 or state.game_info[0]["invalid_move"]
-        return text, reward, done, {"malformed": bool(invalid) and _MINE not in text, **outcome}
+        return text, reward, done, {MALFORMED: bool(invalid) and _MINE not in text, **outcome}
 
     def _start(self, seed: int) -> bool:
         try:

@@ -12,6 +12,7 @@ import gymnasium as gym
 from gymnasium import spaces
 
 from seeupo_gym.envs.arguments import check_count
+from seeupo_gym.envs.info_keys import CRASHED
 from seeupo_gym.envs.task import HELD_OUT_SEED, MAX_SEED
 
 # Latin-1, general punctuation and currency signs: the characters of texts that people wrote.
@@ -31,9 +32,9 @@ class TextSuiteEnv(gym.Env[str, str]):
     Observations are cut at ``max_observation`` characters, and characters outside ``charset`` become question marks.
 
     One :class:`CrashError` is forgiven, with a RuntimeWarning. If ``_play`` raises it, the episode is truncated, with
-    reward 0 and ``info["crashed"]``, and the next reset starts anew. If ``_begin`` raises it, the reset starts anew at
-    once. A second crash is a RuntimeError, unless an episode has ended in between: regularly, or by a reset after at
-    least one turn.
+    reward 0 and ``info["seeupo_gym/crashed"]``, and the next reset starts anew. If ``_begin`` raises it, the reset
+    starts anew at once. A second crash is a RuntimeError, unless an episode has ended in between: regularly, or by a
+    reset after at least one turn.
 
     :param turns: turn limit
     :param render_mode: ``"ansi"`` makes :meth:`render` return the transcript of the episode so far
@@ -139,7 +140,7 @@ class TextSuiteEnv(gym.Env[str, str]):
                 0.0,
                 False,
                 True,
-                {**self._crash_info(), "crashed": True, "is_success": False},
+                {**self._crash_info(), CRASHED: True, "is_success": False},
             )
         if done:
             self._running, self._crashes = False, 0

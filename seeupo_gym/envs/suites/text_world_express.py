@@ -13,6 +13,7 @@ import weakref
 from typing import Any
 
 from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.info_keys import MALFORMED
 from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.text_suite import CrashError, TextSuiteEnv
 
@@ -149,7 +150,7 @@ class TextWorldExpressEnv(TextSuiteEnv):
 
     ``Text``: the task (at the start), the game's reply, the room, the inventory, and the admissible commands. ``info``
     has the parts separately (``look``, ``inventory``, ``admissible_commands``), and the game's ``score`` so far. After
-    a step ``malformed`` is True if the command was not admissible.
+    a step ``seeupo_gym/malformed`` is True if the command was not admissible.
 
     ## Rewards
 
@@ -165,10 +166,10 @@ class TextWorldExpressEnv(TextSuiteEnv):
 
     ## Episode End
 
-    The episode terminates when the game is won (``info["is_success"]``) or lost, or after ``turns`` turns. If the
-    Java process dies or does not answer for a minute, the episode is truncated, with reward 0 and ``info["crashed"]``:
-    do not learn from it. A RuntimeWarning reports it, and the next reset starts Java again. A second crash before an
-    episode has ended regularly is a RuntimeError.
+    The episode terminates when the game is won (``info["is_success"]``) or lost, or after ``turns`` turns. If the Java
+    process dies or does not answer for a minute, the episode is truncated, with reward 0 and
+    ``info["seeupo_gym/crashed"]``: do not learn from it. A RuntimeWarning reports it, and the next reset starts Java
+    again. A second crash before an episode has ended regularly is a RuntimeError.
 
     ## Arguments
 
@@ -235,7 +236,7 @@ class TextWorldExpressEnv(TextSuiteEnv):
         done = self._state["done"] or self._is_last_turn
         score = float(self._state["score"])
         reward = score - before if self.reward == "delta" else score * done
-        info = {**self._info(), "malformed": malformed}
+        info = {**self._info(), MALFORMED: malformed}
         if done:
             info["is_success"] = bool(self._state["tasksuccess"])
         return self._text(), reward, done, info

@@ -9,6 +9,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from seeupo_gym.envs.masks import as_mask
+
 
 class InfoActionMask(gym.Wrapper[Any, Any, Any, Any]):
     """
@@ -16,7 +18,7 @@ class InfoActionMask(gym.Wrapper[Any, Any, Any, Any]):
 
     :param env: environment with a ``Discrete`` action space and a mask in the info of every reset and step
     :param key: the mask's entry of ``info``
-    :raises ValueError: for another action space
+    :raises ValueError: for another action space; at a reset or step if the entry is no mask
     """
 
     def __init__(self, env: gym.Env[Any, Any], key: str = "action_mask") -> None:
@@ -29,20 +31,19 @@ class InfoActionMask(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode of the environment."""
         obs, info = self.env.reset(seed=seed, options=options)
+        self._turn = 0
         self._mask = self._read(info)
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment."""
         obs, reward, terminated, truncated, info = self.env.step(action)
+        self._turn += 1
         self._mask = self._read(info)
         return obs, reward, terminated, truncated, info
 
     def _read(self, info: dict[str, Any]) -> NDArray[np.bool_]:
-        mask = np.asarray(info.get(self._key, ()), dtype=bool)
-        if mask.shape != self._mask.shape:
-            raise ValueError(f"info[{self._key!r}] must be a mask of {len(self._mask)} actions, got shape {mask.shape}")
-        return mask
+        return as_mask(info.get(self._key), self.action_space, f"info[{self._key!r}] at turn {self._turn}")
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Return a mask of the actions that are valid now, shape (actions,)."""

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from seeupo_gym.envs.info_keys import MALFORMED
 from seeupo_gym.envs.messages import MessageError
 from seeupo_gym.envs.task import NO_ACTION, TaskEnv, bare_task_env
 
@@ -53,8 +54,8 @@ class TextView(gym.Env[str, str]):
         Take one turn.
 
         :param action: what the agent writes
-        :return: as ``step`` of Gymnasium, with the reply as observation; ``info["malformed"]`` is True for a message
-            that means no action
+        :return: as ``step`` of Gymnasium, with the reply as observation; ``info["seeupo_gym/malformed"]`` is True
+            for a message that means no action
         :raises ValueError: if the message is not text
         :raises gymnasium.error.ResetNeeded: before the first reset and after the end of an episode
         """
@@ -66,7 +67,7 @@ class TextView(gym.Env[str, str]):
         except MessageError as error:
             choice, complaint = np.full(self.env.action_space.shape or (), NO_ACTION), str(error)
         _, reward, terminated, truncated, info = self.env.take(choice, action, complaint)
-        return self.env.last_reply, reward, terminated, truncated, {**info, "malformed": bool(complaint)}
+        return self.env.last_reply, reward, terminated, truncated, {**info, MALFORMED: bool(complaint)}
 
     def reseed_noise(self, seed: int) -> None:
         """See :meth:`TaskEnv.reseed_noise`."""

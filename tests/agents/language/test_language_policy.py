@@ -20,6 +20,7 @@ from seeupo_gym.agents import NonFiniteError  # noqa: E402
 from seeupo_gym.agents.language import CausalLMPolicy, make_chat_vec, tiny  # noqa: E402
 from seeupo_gym.agents.method.batches import select_rows  # noqa: E402
 from seeupo_gym.baselines import GRPO, GSPO, RLOO, evaluate  # noqa: E402
+from seeupo_gym.benchmark.watch import watch_episode  # noqa: E402
 from seeupo_gym.envs import TextView  # noqa: E402
 
 GUESS = "seeupo_gym/GuessNumber-v0"
@@ -435,6 +436,15 @@ def test_evaluation_on_held_out_seeds(make_model, folder):
     result = evaluate(make_model(), GUESS, n_episodes=5, range=4, turns=2)
     assert len(result.returns) == 5
     assert result.successes is not None
+
+
+def test_an_episode_can_be_watched(make_model, folder):
+    model = make_model()
+    told = list(watch_episode(model, GUESS, range=4, turns=2))
+    assert sum("[turn " in text for text in told) == 2
+    expected = evaluate(model, GUESS, n_episodes=1, range=4, turns=2).returns[0]
+    assert told[-1].startswith(f"Return {expected:.3g} after 2 turns")
+    assert evaluate(model, gym.make(GUESS, range=4, turns=2), n_episodes=1).returns[0] == expected
 
 
 @pytest.mark.parametrize("wrapped", [True, False])

@@ -138,7 +138,7 @@ def test_messages_of_every_task_survive_the_tiny_tokenizer(name, tmp_path):
         again = tokenizer.decode(tokenizer(message)["input_ids"])
         assert np.array_equal(env.task.parse_action(0, again), env.task.parse_action(0, message))
         _, _, done, _, info = env.step(again)
-        assert not info["malformed"]
+        assert not info["seeupo_gym/malformed"]
 
 
 def test_nothing_touches_the_global_random_state(tmp_path):
@@ -297,7 +297,7 @@ def test_a_conversation_by_hand(tokenizer):
     assert text_of(tokenizer, second["context"]).startswith(f"{opening} <|assistant|> guess 3 <|end|> <|user|> host my")
     assert info == {"dropped_exchanges": 0}
     assert told["message"] == "guess 3"
-    assert not told["malformed"]
+    assert not told["seeupo_gym/malformed"]
     assert done
     assert [entry["role"] for entry in final["conversation"]] == ["system", *["user", "assistant"] * 3, "user"]
     assert final["conversation"][4] == {"role": "assistant", "content": "north"}

@@ -324,7 +324,7 @@ def test_transcript():
     view.reset(seed=8)
     view.step("Action: take the red road.")
     _, _, _, _, info = view.step("I would rather sleep.")
-    assert info == {"malformed": True}
+    assert info == {"seeupo_gym/malformed": True}
     view.step("take the red road")
     assert view.render() == (
         "Guide: You travel for 3 days between 4 towns. Every day you take one of the roads red, blue. Each leads "

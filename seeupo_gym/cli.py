@@ -77,8 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:
         _say("stopped; what was finished is kept")
         return exit_code(interrupt)
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be flushed
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the output goes nowhere
         return 0
     except (ValueError, ImportError, OSError) as error:
         print(f"seeupo-gym: error: {' '.join(str(error).split())}", file=sys.stderr)

@@ -30,7 +30,7 @@ from seeupo_gym.agents.checks import (
 )
 from seeupo_gym.agents.method.rules import get_rule
 from seeupo_gym.agents.method.settings import TrainingSettings
-from seeupo_gym.agents.method.threads import SMALL_MATRIX, one_torch_thread
+from seeupo_gym.agents.method.threads import SMALL_MATRIX, keep_torch_state, one_torch_thread
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 from seeupo_gym.agents.policies.turns import find_horizon
 from seeupo_gym.agents.progress import ProgressBar
@@ -39,7 +39,7 @@ from seeupo_gym.agents.saving import SavedAlgorithm
 from seeupo_gym.agents.streams import RandomStreams
 from seeupo_gym.agents.turn_logging import record_hparams, record_progress, write_layout
 from seeupo_gym.envs.arguments import check_count
-from seeupo_gym.envs.episodes import EpisodeLanes
+from seeupo_gym.envs.episodes import EpisodeLanes, drop_late_answers
 from seeupo_gym.envs.info_keys import CRASHED, MALFORMED, episode_statistics, read_flag
 from seeupo_gym.envs.masks import has_masks, read_masks
 from seeupo_gym.envs.task import Lanes
@@ -285,6 +285,7 @@ class GroupAlgorithm(SavedAlgorithm):
     def train(self) -> None:
         """Update the policies with the episodes in the rollout buffer."""
 
+    @keep_torch_state
     def learn(
         self: SelfGroupAlgorithm,
         total_timesteps: int,
@@ -315,6 +316,7 @@ class GroupAlgorithm(SavedAlgorithm):
             check_count("log_interval", log_interval)
         if self.env is None:
             raise ValueError("the model has no environment to learn in: call set_env(...), or pass env=... to load")
+        drop_late_answers(self.env)
         self.current_settings()
         total_timesteps, callback = self._setup_learn(
             total_timesteps, callback, reset_num_timesteps, tb_log_name or type(self).__name__, progress_bar

@@ -167,9 +167,9 @@ def run_job(job: Job, report: ProgressReport | None = None, earlier: str = REPLA
 
     If training is interrupted or fails, the model of that moment is saved as ``model_so_far.zip``.
 
-    :param job: what to do
-    :param report: called now and then with the number of environment steps taken
-    :param earlier: what to do with what an earlier run left in the folder. "replace": it stays until the first file of
+    :param job: the job
+    :param report: function that is called now and then with the number of environment steps taken
+    :param earlier: treatment of what an earlier run left in the folder. "replace": it stays until the first file of
         this run stands. "resume": go on from its last state; if it is finished, there is nothing to do. "refuse": raise
     :return: the content of ``result.json``
     :raises ValueError: if the algorithm refuses the settings, another run is writing to the folder, the one to go on

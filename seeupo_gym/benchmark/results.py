@@ -15,7 +15,7 @@ from typing import Any
 from seeupo_gym.system.files import write_atomically
 
 RESULT_FILE, MODEL_FILE = "result.json", "model.zip"
-# Saved instead of the model when training was stopped or failed: nothing that was learned is lost.
+# Saved in place of the model if training was stopped or failed, so that nothing learned is lost.
 MODEL_SO_FAR_FILE = "model_so_far.zip"
 CSV_FILE, JSON_FILE = "results.csv", "results.json"
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
@@ -16,6 +19,9 @@ from seeupo_gym.envs.task import ALL_LANES, Lanes
 from seeupo_gym.envs.vector import TaskVecEnv
 
 NO_EPISODE = -1
+
+# Environments with worker processes whose last call was interrupted.
+_INTERRUPTED: WeakSet[VecEnv] = WeakSet()
 
 
 class EpisodeLanes:
@@ -54,6 +60,7 @@ class EpisodeLanes:
             raise ValueError("seeds must hold at least one episode")
         if min(seeds) < 0:  # in a queue they stand for "no episode"
             raise ValueError(f"seeds must be in [0, 2**63), got {min(seeds)}")
+        drop_late_answers(env)
         self.env = env
         self.max_turns = max_turns
         n_envs, n_episodes = env.num_envs, len(seeds)
@@ -81,13 +88,14 @@ class EpisodeLanes:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._methods.restore()
-        if not self._queued:
-            return
-        try:
-            self._queue_episodes(None, None)
-        except (EOFError, OSError):  # a process with environments is gone
-            if exc is None:
-                raise
+        if exc is not None and not isinstance(exc, Exception) and hasattr(self.env.unwrapped, "remotes"):
+            # An interrupt in the middle of a call: answers of the workers are on their way, or the workers are gone, by
+            # the same Ctrl-C. To wait for them here could hide it, or hold it up for ever.
+            _INTERRUPTED.add(self.env.unwrapped)
+        elif self._queued:
+            # When something has failed already, that is what counts; a worker that died cannot be told anything.
+            with suppress(*((EOFError, OSError) if exc is not None else ())):
+                self._queue_episodes(None, None)
 
     @property
     def active(self) -> NDArray[np.bool_]:
@@ -198,3 +206,22 @@ class EpisodeLanes:
                 else:
                     self.env.set_attr("np_random", np.random.default_rng(seed), indices=lane)
         return obs
+
+
+def drop_late_answers(env: VecEnv) -> None:
+    """
+    Drop the answers that workers owe to a call that was interrupted, which the next call would take for its own.
+
+    :param env: any vector environment, wrapped or not
+    """
+    base: Any = env.unwrapped
+    if base not in _INTERRUPTED:
+        return
+    for remote in base.remotes:
+        remote.send(("get_spaces", None))
+    for remote in base.remotes:
+        answer = None
+        while not (isinstance(answer, tuple) and isinstance(answer[0], spaces.Space)):
+            answer = remote.recv()
+    base.waiting = False
+    _INTERRUPTED.discard(base)

@@ -128,7 +128,7 @@ for _game in GAMES:
 
 
 def settings(algorithm: str, learning_rate: float, ent_coef: float) -> dict[str, Any]:
-    """The settings of a run, in addition to the registry's."""
+    """Return the settings of a run, in addition to those of the registry."""
     schedule = LinearSchedule(learning_rate, 0.0, 1.0)
     return {**SETTINGS[algorithm], "n_envs": N_ENVS, "learning_rate": schedule, "ent_coef": ent_coef}
 

@@ -78,7 +78,7 @@ def train(env: Any, policy: str = "MlpPolicy", **settings: Any) -> np.ndarray:
 
 
 def staged(env: Any, **settings: Any) -> np.ndarray:
-    """A staged run over its three stages."""
+    """Train a staged run over its stages."""
     return weights(SeeUPO("MlpPolicy", env, schedule="staged", **{**SMALL, **settings}).learn(600))
 
 
@@ -104,7 +104,7 @@ def low_level(**settings: Any) -> np.ndarray:
 
 
 def language(**settings: Any) -> np.ndarray:
-    """A tiny language model of random weights on GuessNumber."""
+    """Train a tiny language model of random weights on GuessNumber."""
     from seeupo_gym.agents.language import CausalLMPolicy
     from seeupo_gym.agents.language.tiny import build, collect_texts
     from seeupo_gym.envs import TextView

@@ -38,7 +38,7 @@ def valid_actions(space: spaces.Space[Any], masks: NDArray[np.bool_] | None, n: 
 
 
 def steps_per_second(n_lanes: int, act: Callable[[], Any], step: Callable[[Any], None], seconds: float) -> float:
-    """Steps of all lanes per second spent in ``step``, automatic resets included."""
+    """Measure the steps of all lanes per second spent in ``step``, with automatic resets."""
     n_steps, spent = 0, 0.0
     step(act())  # caches
     while spent < seconds:
@@ -68,7 +68,7 @@ def single(env_id: str, seconds: float) -> float:
 
 
 def vectorised(env: VecEnv, seconds: float) -> float:
-    """A vector environment, with its automatic resets."""
+    """Measure a vector environment, with its automatic resets."""
     rng = np.random.default_rng(0)
     env.reset()
     native = isinstance(env, TaskVecEnv)

@@ -40,7 +40,7 @@ WORDS = ["guess", "higher", "lower", *map(str, range(ENV_KWARGS["range"]))]
 
 
 class Recorder(BaseCallback):
-    """What each iteration gave, and where its time went."""
+    """Records the result of each iteration, and the time of its parts."""
 
     def __init__(self, n_iterations: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Recorder(BaseCallback):
 
 
 def make_env() -> gym.Env[str, str]:
-    """The task in words."""
+    """Make the task in words."""
     return TextView(gym.make(ENV_ID, **ENV_KWARGS))
 
 

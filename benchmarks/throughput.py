@@ -47,7 +47,7 @@ def ppo_default(n_steps: int = 2048) -> PPO:
 
 
 def steps_per_second(model: BaseAlgorithm, n_steps: int) -> float:
-    """Collection and update, end to end, in environment steps per second."""
+    """Measure collection and update together, in environment steps per second."""
     started = time.perf_counter()
     model.learn(n_steps)
     return model.num_timesteps / (time.perf_counter() - started)
@@ -67,7 +67,7 @@ def timed(function: Callable[..., Any], seconds: list[float]) -> Callable[..., A
 
 
 def time_shares(model: SeeUPO, n_steps: int) -> dict[str, float]:
-    """Which share of the time goes where."""
+    """Measure the share of the time that each part takes."""
     parts: dict[str, list[float]] = {"environment": [], "policy forward": [], "update": []}
     assert model.env is not None
     model.env.step = timed(model.env.step, parts["environment"])  # type: ignore[method-assign]

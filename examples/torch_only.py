@@ -21,7 +21,7 @@ class Simulator:
         self.cues = cues
 
     def first_state(self) -> torch.Tensor:
-        """The cue, one-hot."""
+        """Return the cue, one-hot."""
         return torch.nn.functional.one_hot(self.cues, N).float()
 
     def second_state(self, doors: torch.Tensor) -> torch.Tensor:
@@ -29,7 +29,7 @@ class Simulator:
         return torch.nn.functional.one_hot(N * self.cues + doors, N * N).float()
 
     def reward(self, doors: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
-        """What the episode pays, at its second turn."""
+        """Return the episode's reward, at its second turn."""
         found = torch.where(doors == (self.cues + 1) % N, 1.0, 0.2)
         return torch.where(codes == (self.cues + 2 * doors) % N, found, 0.0)
 

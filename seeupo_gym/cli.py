@@ -7,23 +7,26 @@ import ast
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from seeupo_gym.baselines.presets import PRESETS
 from seeupo_gym.benchmark.tables import final_table, format_table
+from seeupo_gym.system.interrupts import exit_code, signals_interrupt
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
 
-_ERROR, _JOB_FAILED, _INTERRUPTED = 2, 1, 130
+_ERROR, _JOB_FAILED = 2, 1
 
 _WORDS = {"true": True, "false": False, "none": None}
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """Parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(_ERROR, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
@@ -31,7 +34,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parse_pairs(pairs: Sequence[str]) -> dict[str, Any]:
     """
-    Read ``key=value`` arguments. A value is a Python literal, true, false or none; anything else is text.
+    Read ``key=value`` arguments. A value is a Python literal, or true, false or none; anything else is text.
 
     :param pairs: arguments as typed
     :return: key -> value
@@ -57,22 +60,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     :param argv: arguments; None: those of the process
     :return: exit code: 0, 1 if a job of a benchmark or a claim of the theory failed, 2 for a user's error, 130
-        after Ctrl-C
+        after Ctrl-C, 143 after SIGTERM, 129 when the terminal is gone
     """
     try:
         arguments = _make_parser().parse_args(argv)
-    except SystemExit as end:  # argparse's way of ending, also after --help
+    except SystemExit as end:  # argparse ends so, also after --help
         return int(end.code or 0)
     command: Callable[[argparse.Namespace], int] = arguments.run
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows the others
     try:
-        code = command(arguments)
+        with signals_interrupt():
+            code = command(arguments)
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt:
-        print("stopped; what was finished is kept", file=sys.stderr)
-        return _INTERRUPTED
+    except KeyboardInterrupt as interrupt:
+        _say("stopped; what was finished is kept")
+        return exit_code(interrupt)
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be flushed
         return 0
@@ -97,12 +101,22 @@ def _make_parser() -> argparse.ArgumentParser:
     train.add_argument("--evals", type=int, default=20, help="evaluations on the way (default %(default)s)")
     train.add_argument("--episodes", type=int, default=100, help="episodes of an evaluation (default %(default)s)")
     _add_run_options(train, set_help="setting of the algorithm (repeatable), for example --set learning_rate=0.001")
+    train.add_argument(
+        "--checkpoint-every", type=int, default=10_000, metavar="STEPS", help="0: never (default %(default)s)"
+    )
+    train.add_argument(
+        "--keep-checkpoints", type=int, default=3, metavar="K", help="the last ones (default %(default)s)"
+    )
+    train.add_argument(
+        "--resume", action="store_true", help="go on from the last checkpoint in the folder, if there is one"
+    )
     train.set_defaults(run=_train)
 
     for name, run, text in (("evaluate", _evaluate, "evaluate a saved model"), ("watch", _watch, "print an episode")):
         command = commands.add_parser(name, help=text)
         command.add_argument("model", type=Path, help="model.zip that train or benchmark wrote")
         command.add_argument("--seed", type=int, help="seed of the (first) episode; default: the first held-out one")
+        command.add_argument("--untrusted", action="store_true", help="execute nothing that is in the file")
         command.add_argument("--sample", action="store_true", help="draw actions; default: the most likely ones")
         if name == "evaluate":
             command.add_argument("--episodes", type=int, default=100, help="default %(default)s")
@@ -175,19 +189,22 @@ def _envs(arguments: argparse.Namespace) -> int:
 
 def _train(arguments: argparse.Namespace) -> int:
     from seeupo_gym.baselines.registry import get_algorithm
-    from seeupo_gym.benchmark.jobs import run_job
-    from seeupo_gym.benchmark.results import MODEL_FILE, MODEL_SO_FAR_FILE
+    from seeupo_gym.benchmark.folder import RunFolder
+    from seeupo_gym.benchmark.jobs import REFUSE, REPLACE, RESUME, load_model, run_job
+    from seeupo_gym.benchmark.results import MODEL_FILE
     from seeupo_gym.benchmark.run import plan_jobs, progress_bar
 
+    if arguments.resume and arguments.overwrite:
+        raise ValueError("--resume goes on with an earlier run and --overwrite replaces it: pass one of them")
+    for name in ("checkpoint_every", "keep_checkpoints"):
+        least = int(name == "keep_checkpoints")
+        if getattr(arguments, name) < least:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least {least}, got {getattr(arguments, name)}")
     spec = get_algorithm(arguments.algo).with_settings(parse_pairs(arguments.settings))
     env_kwargs = {arguments.env: parse_pairs(arguments.env_arg)}
     steps, seeds, n_evals, n_episodes = arguments.steps, [arguments.seed], arguments.evals, arguments.episodes
     (job,) = plan_jobs([spec], [arguments.env], seeds, steps, arguments.out, n_evals, n_episodes, env_kwargs)
-    learned = [path for name in (MODEL_FILE, MODEL_SO_FAR_FILE) if (path := job.folder / name).exists()]
-    if learned and not arguments.overwrite:
-        raise ValueError(f"there is a trained model, {learned[0]}: choose another folder (--out) or pass --overwrite")
-    so_far = job.folder / MODEL_SO_FAR_FILE
-    earlier = so_far.stat().st_mtime_ns if so_far.exists() else None
+    job = replace(job, checkpoint_every=arguments.checkpoint_every or None, keep_checkpoints=arguments.keep_checkpoints)
     bar = progress_bar(steps, 0, show=not arguments.no_progress)
     taken = 0
 
@@ -197,21 +214,28 @@ def _train(arguments: argparse.Namespace) -> int:
         taken = min(n_steps, steps)
 
     try:
-        result = run_job(job, report)
+        result = run_job(job, report, RESUME if arguments.resume else REPLACE if arguments.overwrite else REFUSE)
         report(steps)
     except BaseException:
         bar.close()
-        if so_far.exists() and so_far.stat().st_mtime_ns != earlier:
-            print(f"what was learned so far is in {so_far}", file=sys.stderr)
+        if taken and (path := RunFolder(job).last_state()) is not None:
+            _say(f"what was learned so far is in {path}; the same command with --resume goes on from there")
         raise
     bar.close()
+    model = job.folder / MODEL_FILE
+    load_model(model)  # what cannot be read is not announced
     last = result["evaluations"][-1]
     speed = f"{result['timesteps']:,} steps at {result['steps_per_second']:,.0f} steps/s"
     print(f"{speed}; then, on {n_episodes} held-out episodes:")
     _print_scores(last["score"], last["normalized_score"], last["success_rate"], last["episode_length"])
-    model = job.folder / MODEL_FILE
     print(f"model: {model}\n\n  seeupo-gym watch {model}\n  tensorboard --logdir {arguments.out}")
     return 0
+
+
+def _say(text: str) -> None:
+    """Print to stderr, if there still is a terminal."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _print_scores(score: float, normalized: float | None, success_rate: float | None, length: float) -> None:
@@ -231,12 +255,12 @@ def _print_stage_note(model: BaseAlgorithm) -> None:
         print(f"note: {note}")
 
 
-def _load_model(path: Path) -> tuple[BaseAlgorithm, dict[str, Any]]:
+def _load_model(path: Path, untrusted: bool) -> tuple[BaseAlgorithm, dict[str, Any]]:
     """Load a model whose environment can be made here."""
     from seeupo_gym.benchmark.environments import check_env
     from seeupo_gym.benchmark.jobs import load_model
 
-    model, info = load_model(path)
+    model, info = load_model(path, trusted=not untrusted)
     try:
         check_env(info["env_id"], info["env_kwargs"])
     except ValueError as error:
@@ -251,7 +275,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from seeupo_gym.envs.reference import normalize, reference_scores
     from seeupo_gym.envs.task import HELD_OUT_SEED
 
-    model, info = _load_model(arguments.model)
+    model, info = _load_model(arguments.model, arguments.untrusted)
     env_id, env_kwargs = info["env_id"], info["env_kwargs"]
     first_seed = HELD_OUT_SEED if arguments.seed is None else arguments.seed
     result = evaluate(model, env_id, arguments.episodes, first_seed, not arguments.sample, **env_kwargs)
@@ -268,7 +292,7 @@ def _watch(arguments: argparse.Namespace) -> int:
     from seeupo_gym.benchmark.watch import watch_episode
     from seeupo_gym.envs.task import HELD_OUT_SEED
 
-    model, info = _load_model(arguments.model)
+    model, info = _load_model(arguments.model, arguments.untrusted)
     seed = HELD_OUT_SEED if arguments.seed is None else arguments.seed
     texts = watch_episode(model, info["env_id"], seed, not arguments.sample, **info["env_kwargs"])
     print(f"{info['algorithm']} on {info['env_id']}, trained for {info['timesteps']:,} steps\n")
@@ -287,7 +311,7 @@ def _benchmark(arguments: argparse.Namespace) -> int:
     from seeupo_gym.envs import ENV_IDS
 
     if not arguments.no_plots:
-        check_matplotlib()  # not after minutes of training
+        check_matplotlib()  # now, not after minutes of training
     defaults = {"algos": algorithm_names(), "envs": list(ENV_IDS), "seeds": [0, 1, 2], "steps": 100_000, "evals": 20}
     given = {name: getattr(arguments, name) for name in defaults if getattr(arguments, name) is not None}
     preset = PRESETS.get(arguments.preset, {})
@@ -359,7 +383,7 @@ def _theory(arguments: argparse.Namespace) -> int:
 
 
 def _report(text: str) -> None:
-    """Print in spite of a progress bar."""
+    """Print a line without damage to a progress bar."""
     try:
         from tqdm import tqdm
     except ImportError:

@@ -13,6 +13,7 @@ import torch
 
 from seeupo_gym.baselines.presets import PRESETS
 from seeupo_gym.baselines.registry import get_algorithm
+from seeupo_gym.benchmark.models import INFO_MEMBER, read_info
 from seeupo_gym.benchmark.tables import format_table
 from seeupo_gym.cli import main, parse_pairs
 from seeupo_gym.envs import ENV_IDS
@@ -84,7 +85,7 @@ def test_envs_lists_every_environment(capsys):
 
 
 def test_train_saves_a_model_that_evaluate_and_watch_understand(capsys, trained):
-    info = json.loads(trained.with_suffix(".json").read_text())
+    info = read_info(trained)
     assert (info["algorithm"], info["env_id"]) == ("seeupo", TOOLS)
     assert list(trained.parent.glob("events.out.tfevents.*"))
     code, out, err = call(capsys, "evaluate", trained, "--episodes", 20)
@@ -118,7 +119,7 @@ def test_what_an_interrupted_training_learned_is_kept(capsys, tmp_path, monkeypa
     assert call(capsys, "evaluate", model, "--episodes", 3)[0] == 0
     monkeypatch.undo()
     assert str(model) in error_line(capsys, *train)
-    assert "cannot be made with" in error_line(capsys, *train, "--overwrite", "--set", "max_turns=no")
+    assert "max_turns must be an integer" in error_line(capsys, *train, "--overwrite", "--set", "max_turns=no")
     assert model.exists(), "until there is something better"
     assert call(capsys, *train, "--overwrite")[0] == 0
     assert not model.exists()
@@ -176,7 +177,10 @@ def test_benchmark_writes_everything_and_continues(capsys, tmp_path):
         (["train", "ppo", TRAP, "--env-arg", "turns=1"], "turns must be an integer of at least 2"),
         (["train", "ppo", TRAP, "--steps", "0"], "total_timesteps must be at least 1"),
         (["train", "ppo", TRAP, "--steps", "many"], "invalid int value"),
-        (["train", "seeupo", TRAP, "--set", "group_size=1", "--no-progress"], "group_size must be at least 2"),
+        (
+            ["train", "seeupo", TRAP, "--set", "group_size=1", "--no-progress"],
+            "group_size must be an integer of at least 2",
+        ),
         (["train", "ppo", TRAP, "--set", "n_steps=banana", "--no-progress"], "cannot be made with"),
         (["train", "ppo", TRAP, "--set", "learning_rate=abc", "--no-progress"], "cannot be made with"),
         (["evaluate", "nowhere.zip"], "there is no model"),
@@ -199,18 +203,49 @@ def test_seeds_of_no_episode_are_refused(capsys, trained):
     assert "seeds must be in [0, 2**63)" in error_line(capsys, "watch", trained, "--seed", -1)
 
 
+def with_info(source, target, info):
+    """Copy a model with another description of it, or with none."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            if name != INFO_MEMBER:
+                new.writestr(name, old.read(name))
+        if info is not None:
+            new.writestr(INFO_MEMBER, json.dumps(info))
+
+
 def test_models_that_cannot_be_used_here(capsys, trained, tmp_path):
-    info = json.loads(trained.with_suffix(".json").read_text())
-    (tmp_path / "model.zip").write_bytes(trained.read_bytes())
-    (tmp_path / "model.json").write_text(json.dumps({**info, "env_id": "OfSomeScript-v0"}))
+    model, info = tmp_path / "model.zip", read_info(trained)
+    with_info(trained, model, {**info, "env_id": "OfSomeScript-v0"})
     for command in ("evaluate", "watch"):
-        assert "If a script of yours registers it" in error_line(capsys, command, tmp_path / "model.zip")
-    (tmp_path / "model.json").write_text(json.dumps({k: v for k, v in info.items() if k != "env_id"}))
-    assert "lacks the entry 'env_id'" in error_line(capsys, "evaluate", tmp_path / "model.zip")
-    (tmp_path / "model.json").write_text(json.dumps(info))
-    with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
+        assert "If a script of yours registers it" in error_line(capsys, command, model)
+    with_info(trained, model, {k: v for k, v in info.items() if k != "env_id"})
+    assert "lacks the entry 'env_id'" in error_line(capsys, "evaluate", model)
+    with zipfile.ZipFile(model, "w") as archive:
         archive.writestr("note", "nothing")
-    assert "is no model of seeupo" in error_line(capsys, "evaluate", tmp_path / "model.zip")
+    assert "model.json" in error_line(capsys, "evaluate", model)
+    with zipfile.ZipFile(model, "a") as archive:
+        archive.writestr(INFO_MEMBER, json.dumps(info))
+    assert "is no model of seeupo" in error_line(capsys, "evaluate", model)
+
+
+def test_models_whose_description_is_beside_them_are_read(capsys, trained, tmp_path):
+    """As those of older versions are."""
+    model, info = tmp_path / "model.zip", read_info(trained)
+    with_info(trained, model, None)
+    (tmp_path / "model.json").write_text(json.dumps(info))
+    assert call(capsys, "evaluate", model, "--episodes", 3)[0] == 0
+    (tmp_path / "model.json").unlink()
+    assert "model.json" in error_line(capsys, "evaluate", model)
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1, 5_000, 30_000, 60_000])
+@pytest.mark.parametrize("damage", ["cut", "zeros"])
+def test_damaged_models_are_one_line(capsys, trained, tmp_path, n_bytes, damage):
+    content = trained.read_bytes()
+    model = tmp_path / "model.zip"
+    end = b"" if damage == "cut" else bytes(3_000) + content[n_bytes + 3_000 :]
+    model.write_bytes(content[:n_bytes] + end)
+    assert "damaged" in error_line(capsys, "evaluate", model)
 
 
 def test_the_reader_may_stop_reading():

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from seeupo_gym.cli import main
+
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 
@@ -41,6 +43,22 @@ def test_readme_command_line(tmp_path):
     assert "seeupo_gym/ToolChain-v0" in outputs["envs"]
     assert "User:" in outputs["watch"]
     assert f"tensorboard --logdir {Path('runs/compare')}" in outputs["benchmark"]
+
+
+def test_training_from_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lines = [line for page in ("command_line", "trust") for line in blocks(f"docs/{page}.md", "bash")[0].splitlines()]
+    commands = [shlex.split(line.replace("--steps 20000", "--steps 2000")) for line in lines]
+    outputs = []
+    for program, *arguments in commands:
+        assert program == "seeupo-gym"
+        assert main(arguments) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1], "it is over"
+
+
+def test_trust(tmp_path):
+    run([sys.executable, "-c", "\n".join(blocks("docs/trust.md", "python"))], tmp_path)
 
 
 def test_commands_without_make_are_those_of_make():

@@ -87,7 +87,7 @@ def check_spaces(observation_space: spaces.Space[Any], action_space: spaces.Spac
 
 
 def _starts_elsewhere(space: spaces.Space[Any]) -> bool:
-    """Whether the numbers of a discrete space are not counted from 0, as SB3 takes them to be."""
+    """Return True if the numbers of a discrete space are not counted from 0, as SB3 takes them to be."""
     return bool(np.any(getattr(space, "start", 0)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
+from inspect import signature
 from typing import Any, TypeVar
 
 import gymnasium as gym
@@ -125,6 +126,9 @@ class GroupAlgorithm(SavedAlgorithm):
         # Initialisers draw from torch's global generator: lend it to them, and give it back as it was.
         with th.random.fork_rng(devices=[]), one_torch_thread():
             th.default_generator.manual_seed(self.streams.init_seed)
+            unknown = sorted(set(self.policy_kwargs) - set(signature(self.policy_class).parameters))
+            if unknown:
+                raise ValueError(f"policy_kwargs has {unknown[0]!r}, which {self.policy_class.__name__} does not take")
             policy: TurnPolicy = self.policy_class(
                 self.observation_space,
                 self.action_space,

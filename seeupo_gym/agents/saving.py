@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import io
 import pathlib
-import sys
+import warnings
 import zipfile
 from collections.abc import Iterable
-from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -16,20 +15,16 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
+from seeupo_gym.agents.unpickling import check_weights, read_entries
 from seeupo_gym.envs.training_wrappers import WrapperRecord, current_record, describe_wrappers
-
-# Classes in files of version 0.1.0 are looked for under the names that their modules had then.
-_MOVED = {
-    "seeupo_gym.agents.candidates": "seeupo_gym.agents.policies.candidates",
-    "seeupo_gym.agents.staged": "seeupo_gym.agents.method.staged",
-}
+from seeupo_gym.system.files import open_atomically
 
 SelfSavedAlgorithm = TypeVar("SelfSavedAlgorithm", bound="SavedAlgorithm")
 _File = str | pathlib.Path | io.BufferedIOBase
 
 
 class SavedAlgorithm(BaseAlgorithm):
-    """What :class:`~seeupo_gym.agents.group_algorithm.GroupAlgorithm` adds to SB3's saving and loading."""
+    """Saving and loading, as SB3 has it, of algorithms whose policies may keep their weights by themselves."""
 
     policy: TurnPolicy
     policy_class: Any
@@ -61,10 +56,17 @@ class SavedAlgorithm(BaseAlgorithm):
         """
         Save the model; see SB3. A language model's trained weights are in the same archive, as safetensors.
 
+        A file with that name is replaced when the new one is whole and on the disk, and stays as it is if that fails.
+
         :param path: file to write, or something like a file
         :param exclude: attributes to leave out
         :param include: attributes to save that are left out otherwise
+        :raises OSError: if the file cannot be written
         """
+        if isinstance(path, (str, pathlib.Path)):
+            with open_atomically(_path_to_write(path)) as file:
+                self.save(cast(io.BufferedIOBase, file), exclude, include)
+            return
         self.env_wrappers = current_record(self.env, self.env_wrappers)
         super().save(path, exclude, include)
         if self.policy.weights is not None:
@@ -80,10 +82,11 @@ class SavedAlgorithm(BaseAlgorithm):
         custom_objects: dict[str, Any] | None = None,
         print_system_info: bool = False,
         force_reset: bool = True,
+        trusted: bool = True,
         **kwargs: Any,
     ) -> SelfSavedAlgorithm:
         """
-        Load a model; see SB3.
+        Load a model; see SB3. A file can run any code when it is loaded, unless ``trusted`` is False.
 
         :param path: file to read, or something like a file
         :param env: the environment to go on in, or what the constructor makes one of; None: none
@@ -91,12 +94,17 @@ class SavedAlgorithm(BaseAlgorithm):
         :param custom_objects: what to take in place of attributes that are saved
         :param print_system_info: whether to print on what systems the model was saved and is loaded
         :param force_reset: whether to reset the environment before training
+        :param trusted: False: take only data from the file, and execute nothing in it; see docs/trust.md
         :param kwargs: attributes to change
         :return: the model, which goes on as the one that was saved; with ``seed=...`` its random streams begin anew
+        :raises ValueError: if settings in the file are out of range, or weights not finite
+        :raises UntrustedError: if the file is not trusted and holds more than data
         """
-        for name, moved in _MOVED.items():
-            sys.modules.setdefault(name, import_module(moved))
-        model = super().load(path, None, device, custom_objects, print_system_info, **kwargs)
+        if not isinstance(path, (str, pathlib.Path)):
+            model = cls._load_file(path, device, custom_objects or {}, print_system_info, trusted, kwargs)
+        else:
+            with pathlib.Path(_archive(path)).open("rb") as file:
+                model = cls._load_file(file, device, custom_objects or {}, print_system_info, trusted, kwargs)
         if env is not None:
             n_episodes = model.n_groups * model.group_size
             made: GymEnv = model.policy_class.make_env(env, n_episodes, model.policy_kwargs)
@@ -105,7 +113,28 @@ class SavedAlgorithm(BaseAlgorithm):
             model.set_env(made, force_reset)
         if "seed" in kwargs:
             model.set_random_seed(kwargs["seed"])
-        model._read_weights(path)
+        return model
+
+    @classmethod
+    def _load_file(
+        cls: type[SelfSavedAlgorithm],
+        file: io.BufferedIOBase,
+        device: th.device | str,
+        custom_objects: dict[str, Any],
+        print_system_info: bool,
+        trusted: bool,
+        changes: dict[str, Any],
+    ) -> SelfSavedAlgorithm:
+        """Load a model without an environment."""
+        if not trusted:
+            file.seek(0)
+            file = io.BytesIO(file.read())  # what is checked is what is loaded
+        # SB3 compares the arguments of the policy with those in the file.
+        given = {**{name: value for name, value in changes.items() if name != "policy_kwargs"}, **custom_objects}
+        entries = read_entries(file, cls, given, trusted)
+        model = super().load(file, None, device, {**entries, **given}, print_system_info, **changes)
+        model._read_weights(file)
+        check_weights(model)
         return model
 
     def set_parameters(
@@ -128,8 +157,19 @@ class SavedAlgorithm(BaseAlgorithm):
                 self.policy.weights.read(archive)
 
 
+def _path_to_write(path: str | pathlib.Path) -> pathlib.Path:
+    """Return the file that SB3 writes for a path: with the suffix .zip where there is none, and beside a folder."""
+    path = pathlib.Path(path)
+    if path.suffix == "":
+        path = path.with_name(f"{path.name}.zip")
+    if path.is_dir():
+        warnings.warn(f"Path '{path}' is a folder. Will save instead to {path}_2", stacklevel=3)
+        path = _path_to_write(f"{path}_2")
+    return path
+
+
 def _archive(path: _File) -> Any:
-    """The file that SB3 reads or writes for a path: with the suffix .zip where there is none."""
+    """Return the file that SB3 reads for a path: with the suffix .zip where there is none."""
     if isinstance(path, (str, pathlib.Path)):
         return path if pathlib.Path(path).is_file() else f"{path}.zip"
     path.seek(0)

@@ -13,6 +13,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import update_learning_rate
 
+from seeupo_gym.agents.arguments import check_arguments, find_policy_class
 from seeupo_gym.agents.group_algorithm import GroupAlgorithm
 from seeupo_gym.agents.method.advantages import discounted_returns, estimate_advantages
 from seeupo_gym.agents.method.rules import get_rule
@@ -156,9 +157,8 @@ class SeeUPO(GroupAlgorithm):
         _init_setup_model: bool = True,
     ) -> None:
         arguments = locals()
-        policy_class = self._get_policy_from_name(policy) if isinstance(policy, str) else policy
-        if not issubclass(policy_class, TurnPolicy):
-            raise ValueError(f"policy must be a subclass of seeupo_gym.agents.TurnPolicy, got {policy_class.__name__}")
+        policy_class = find_policy_class(policy, self.policy_aliases)
+        check_arguments(env, stats_window_size, tensorboard_log, policy_kwargs, verbose, seed, device)
         defaults = policy_class.default_settings
         given = {
             name: defaults.get(name) if arguments[name] is None else arguments[name]
@@ -171,7 +171,7 @@ class SeeUPO(GroupAlgorithm):
         super().__init__(
             policy,
             env,
-            learning_rate=learning_rate,
+            learning_rate=learning_rate if callable(learning_rate) else float(learning_rate),  # SB3 takes no np.float32
             policy_kwargs=policy_kwargs,
             stats_window_size=stats_window_size,
             tensorboard_log=tensorboard_log,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import HParam, Logger, TensorBoardOutputFormat
 from stable_baselines3.common.utils import safe_mean
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
 from seeupo_gym.agents.method.settings import TrainingSettings
 from seeupo_gym.agents.method.staged import Stages
@@ -132,3 +134,16 @@ def record_hparams(logger: Logger, model: BaseAlgorithm) -> None:
     hparams = {"algorithm": type(model).__name__, "policy": model.policy_class.__name__, **plain}
     metrics: dict[str, float] = {"rollout/ep_rew_mean": 0.0, "rollout/success_rate": 0.0, "train/loss": 0.0}
     logger.record("hparams", HParam(hparams, metrics), exclude=_FORMATS_WITHOUT_HPARAMS)
+
+
+def purge_events(logger: Logger, step: int) -> None:
+    """
+    Have TensorBoard forget what an earlier run logged after a step, from which this one goes on.
+
+    :param logger: SB3's logger; does nothing without a TensorBoard output
+    :param step: number of environment steps
+    """
+    for output in logger.output_formats:
+        if isinstance(output, TensorBoardOutputFormat):
+            writer: Any = output.writer.file_writer
+            writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from seeupo_gym.lazy import lazy_names
 
 if TYPE_CHECKING:
     from seeupo_gym.baselines.critic_free import GRPO, GSPO, REINFORCE, RLOO, REINFORCEPlusPlus
@@ -11,24 +12,6 @@ if TYPE_CHECKING:
     from seeupo_gym.benchmark.evaluation import Evaluation, evaluate
     from seeupo_gym.benchmark.plots import plot_learning_curves
     from seeupo_gym.benchmark.run import BenchmarkRun, run_benchmark
-
-# Imported on first use, so that the command line answers "--help" without loading torch.
-_LAZY = {
-    "AlgorithmSpec": "baselines.registry",
-    "BenchmarkRun": "benchmark.run",
-    "Evaluation": "benchmark.evaluation",
-    "GRPO": "baselines.critic_free",
-    "GSPO": "baselines.critic_free",
-    "REINFORCE": "baselines.critic_free",
-    "REINFORCEPlusPlus": "baselines.critic_free",
-    "RLOO": "baselines.critic_free",
-    "algorithm_names": "baselines.registry",
-    "evaluate": "benchmark.evaluation",
-    "get_algorithm": "baselines.registry",
-    "plot_learning_curves": "benchmark.plots",
-    "register_algorithm": "baselines.registry",
-    "run_benchmark": "benchmark.run",
-}
 
 __all__ = [
     "GRPO",
@@ -47,8 +30,23 @@ __all__ = [
     "run_benchmark",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"seeupo_gym.{_LAZY[name]}"), name)
+# The command line answers "--help" without loading torch.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "AlgorithmSpec": "baselines.registry",
+        "BenchmarkRun": "benchmark.run",
+        "Evaluation": "benchmark.evaluation",
+        "GRPO": "baselines.critic_free",
+        "GSPO": "baselines.critic_free",
+        "REINFORCE": "baselines.critic_free",
+        "REINFORCEPlusPlus": "baselines.critic_free",
+        "RLOO": "baselines.critic_free",
+        "algorithm_names": "baselines.registry",
+        "evaluate": "benchmark.evaluation",
+        "get_algorithm": "baselines.registry",
+        "plot_learning_curves": "benchmark.plots",
+        "register_algorithm": "baselines.registry",
+        "run_benchmark": "benchmark.run",
+    },
+)

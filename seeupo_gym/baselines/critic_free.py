@@ -1,15 +1,16 @@
 """
-Critic-free algorithms to compare with: each is a named setting of the engine of SeeUPO.
+Critic-free algorithms to compare with: each is SeeUPO with some settings fixed.
 
-In the objectives below B groups of G episodes are sampled, the members of a group from one initial state. R_i is the
-return of episode i, mean(R) and std(R) are over its group, T_i is its number of turns and ``N = sum_i T_i`` that of
-rows. An action has K components (tokens), rho is its probability now over that at collection, and ``rho^k`` that of
-component k. All turns are in one loss, a mean over the rows of all turns and episodes; the papers, for language models,
-take means over the tokens of a response, and most add a KL penalty to a pretrained model, which there is none of here.
+In the objectives below B groups of G episodes are sampled; the members of a group start from one initial state. R_i is
+the return of episode i, mean(R) and std(R) are over its group, T_i is its number of turns, and ``N = sum_i T_i`` is the
+number of rows. An action has K components (tokens). rho is its probability now divided by that at collection, and
+``rho^k`` is the same for component k. All turns are in one loss, a mean over the rows of all turns and episodes. The
+papers are about language models: they take means over the tokens of a response, and most add a KL penalty to a
+pretrained model, which does not exist here.
 
-What is said of guarantees is about expectations, the undiscounted return and the plain objective: no entropy bonus, KL
-penalty, ``advantage_clip``, ``batch_size`` or ``max_grad_norm``. N is a constant factor where all episodes have the
-same length; where lengths vary, it is random and biases a gradient of B groups by O(1 / B). ``docs/theory.md`` has the
+The guarantees are about expectations, the undiscounted return and the plain objective: without entropy bonus, KL
+penalty, ``advantage_clip``, ``batch_size`` and ``max_grad_norm``. If all episodes have the same length, N is a constant
+factor. If lengths vary, N is random and biases a gradient of B groups by O(1 / B). ``docs/theory.md`` has the
 measurements, and ``docs/algorithm.md`` the table.
 """
 
@@ -22,16 +23,16 @@ from stable_baselines3.common.type_aliases import GymEnv
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 from seeupo_gym.agents.seeupo import SeeUPO
 
-# What all of them are: the papers know one policy and one loss, without an order of turns.
+# Settings of all of them: the papers have one policy and one loss, without an order of turns.
 _ONE_LOSS = {"update_order": "simultaneous", "schedule": "sweep"}
 
 
 class NamedSetting(SeeUPO):
     """
     SeeUPO with some settings fixed. As in the papers one network plays all turns, unless ``turn_policies="separate"``.
-    None for a fixed setting, or for ``turn_policies``, is as if it were not given.
 
-    ``factor_clip`` has no effect, as turns that move together carry no factors over.
+    A fixed setting, or ``turn_policies``, may be given as None, which is the same as not giving it. ``factor_clip`` has
+    no effect, as turns that are updated together have no factors.
 
     :param policy: see :class:`~seeupo_gym.agents.SeeUPO`
     :param env: see :class:`~seeupo_gym.agents.SeeUPO`
@@ -62,7 +63,7 @@ class GRPO(NamedSetting):
         J = 1/N sum_i sum_t 1/K sum_k min(rho_it^k A_i, clip(rho_it^k, 1 - eps, 1 + eps) A_i)
         A_i = (R_i - mean(R)) / std(R)
 
-    Guarantees. Single turn: none of monotonic improvement, as dividing by the group's standard deviation biases the
+    Guarantees. Single turn: no monotonic improvement, as division by the group's standard deviation biases the
     gradient, whose expectation can even point the wrong way. Several turns: none either.
 
     :param policy: see :class:`~seeupo_gym.agents.SeeUPO`
@@ -88,7 +89,7 @@ class GSPO(NamedSetting):
 
     For actions of one component it is :class:`GRPO`.
 
-    Guarantees. Single turn: none of monotonic improvement, as dividing by the group's standard deviation biases the
+    Guarantees. Single turn: no monotonic improvement, as division by the group's standard deviation biases the
     gradient, whose expectation can even point the wrong way. Several turns: none either.
 
     :param policy: see :class:`~seeupo_gym.agents.SeeUPO`
@@ -114,9 +115,9 @@ class RLOO(NamedSetting):
     One pass over the data, without a ratio: ``n_epochs`` and the clip ranges have no effect.
 
     Guarantees. Single turn: it follows the true policy gradient, and so converges to a stationary point with suitable
-    step sizes; for a tabular softmax policy that is the global optimum, in the sense of arXiv:2602.06554. Several
-    turns: it still follows the true gradient, to a stationary point, but with all turns moving at once and sharing a
-    network, a step of finite size carries no guarantee of monotonic improvement.
+    step sizes. For a tabular softmax policy this is the global optimum, in the sense of arXiv:2602.06554. Several
+    turns: it still follows the true gradient to a stationary point. But all turns move at once and share a network, so
+    a step of finite size has no guarantee of monotonic improvement.
 
     :param policy: see :class:`~seeupo_gym.agents.SeeUPO`
     :param env: see :class:`~seeupo_gym.agents.SeeUPO`
@@ -140,8 +141,8 @@ class REINFORCE(NamedSetting):
 
     One pass over the data, without a ratio: ``n_epochs`` and the clip ranges have no effect.
 
-    Guarantees: those of :class:`RLOO`, whose gradient times (G - 1) / G is this one, as an episode's own return is part
-    of its baseline.
+    Guarantees: those of :class:`RLOO`. Its gradient times (G - 1) / G is this one, because here an episode's own return
+    is part of its baseline.
 
     :param policy: see :class:`~seeupo_gym.agents.SeeUPO`
     :param env: see :class:`~seeupo_gym.agents.SeeUPO`
@@ -166,9 +167,9 @@ class REINFORCEPlusPlus(NamedSetting):
         A_i = (R_i - mean(R)) / standard deviation of R_j - mean(R) over all episodes j of the batch
 
     Guarantees. Single turn: arXiv:2602.06554 says that clipping with group-relative advantages loses PPO's monotonic
-    improvement; ``docs/theory.md`` says where it does and where not. The one standard deviation of a large batch is a
-    mere factor, that of few groups biases the gradient as the group's does. Several turns, all moving at once and
-    sharing a network: no guarantee of monotonic improvement.
+    improvement; ``docs/theory.md`` says when it does and when not. The standard deviation of a large batch is a mere
+    factor; that of a few groups biases the gradient, as the group's does. Several turns, which move at once and share a
+    network: no guarantee of monotonic improvement.
 
     :param policy: see :class:`~seeupo_gym.agents.SeeUPO`
     :param env: see :class:`~seeupo_gym.agents.SeeUPO`

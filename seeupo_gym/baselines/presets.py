@@ -1,15 +1,15 @@
-"""Prepared benchmarks of the command line."""
+"""Presets of the command line: prepared benchmarks."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# In environments of others every lane is an environment, or a Java process. Their episodes are long and of very
-# different lengths, so SeeUPO has few of them an iteration, and one network. None of this is tuned.
+# In environments of others every lane is an environment, or a Java process. Their episodes are long, and their lengths
+# differ much. So SeeUPO has few episodes an iteration, and one network. None of this is tuned.
 _REAL_SEEUPO = {"n_envs": 8, "n_groups": 4, "turn_policies": "shared"}
 
-# Arguments of `benchmark` that differ from its defaults. "demo" is what `make demo` runs; "real" has environments that
-# others wrote, and leaves out those whose packages are not installed.
+# Arguments of the command `benchmark` that differ from its defaults. `make demo` runs "demo". "real" has environments
+# of others, and leaves out those whose packages are not installed.
 PRESETS: dict[str, dict[str, Any]] = {
     "demo": {
         "algos": ["seeupo", "ppo", "a2c"],

@@ -1,7 +1,7 @@
 """
-The table of algorithms: a name, where the class is, and the settings it runs with.
+The table of algorithms: for each name its class, and the settings that it runs with.
 
-Adding one takes three lines, anywhere before the benchmark is started (worker processes get the entry itself)::
+Adding an algorithm takes three lines, anywhere before the benchmark starts (worker processes get the entry itself)::
 
     from seeupo_gym.baselines import register_algorithm, run_benchmark
     register_algorithm("long_a2c", "stable_baselines3:A2C", n_envs=16, settings={"n_steps": 32, "gamma": 1.0})
@@ -27,21 +27,21 @@ from seeupo_gym.envs.vector import make_vec
 
 AUTO = "auto"
 
-# The networks are small and every run is a process of its own; "--set device=cuda" is for large ones.
+# The networks are small, and every run has a process of its own. Use "--set device=cuda" for large networks.
 _DEVICE = "cpu"
 
-# What the runner gives to every algorithm itself.
+# Arguments that the runner itself gives to every algorithm.
 _RESERVED = ("env", "seed", "tensorboard_log", "_init_setup_model")
 
 
 @dataclass(frozen=True)
 class AlgorithmSpec:
     """
-    How to run one algorithm; it is the same for every environment.
+    An algorithm and its settings, which are the same for every environment.
 
     :param name: name in tables, plots and folders
     :param entry_point: ``"module:Class"``, imported when a model is made
-    :param policy: policy alias; ``"auto"``: what the observation space needs, see :func:`policy_for`
+    :param policy: policy alias; ``"auto"``: chosen by the observation space, see :func:`policy_for`
     :param n_envs: number of environments it trains in
     :param settings: constructor arguments that differ from the class's defaults
     """
@@ -70,7 +70,7 @@ class AlgorithmSpec:
 
     def all_settings(self) -> dict[str, Any]:
         """
-        Settings of a run, with the defaults of the class written out; the device is the CPU unless set.
+        Collect the settings of a run, with the defaults of the class written out. The default device is the CPU.
 
         :return: constructor argument -> value
         """
@@ -135,9 +135,9 @@ def policy_for(
 
     :param observation_space: the environment's
     :param algorithm_class: the algorithm
-    :return: an alias: "CandidatePolicy" for lists of candidates where the class has it, "MultiInputPolicy" for other
-        Dicts, "CnnPolicy" for images, else "MlpPolicy"; or what the class has instead, for example "MlpLstmPolicy".
-        For lists of candidates and SB3's own actor-critics (PPO, A2C, TRPO) the class ``CandidateActorCriticPolicy``
+    :return: an alias: "CandidatePolicy" for lists of candidates if the class has it, "MultiInputPolicy" for other
+        Dicts, "CnnPolicy" for images, else "MlpPolicy"; or the class's own form of these, for example "MlpLstmPolicy".
+        For lists of candidates and SB3's actor-critics (PPO, A2C, TRPO) the class ``CandidateActorCriticPolicy``
     """
     if has_candidates(observation_space):
         if "CandidatePolicy" in algorithm_class.policy_aliases:
@@ -152,7 +152,7 @@ def policy_for(
 
 def constructor_defaults(algorithm_class: type[BaseAlgorithm]) -> dict[str, Any]:
     """
-    Tell what a constructor takes, also what it hands on to those of its base classes as ``**kwargs``.
+    List the arguments of a constructor, including those that it passes on to its base classes as ``**kwargs``.
 
     :param algorithm_class: an algorithm
     :return: argument -> default, or ``Parameter.empty`` where there is none
@@ -170,7 +170,7 @@ def constructor_defaults(algorithm_class: type[BaseAlgorithm]) -> dict[str, Any]
 
 
 def _fixed_settings(algorithm_class: type[BaseAlgorithm]) -> dict[str, Any]:
-    """Arguments that have one value only, as they make the algorithm what it is; see ``baselines/critic_free.py``."""
+    """Return the arguments whose fixed values define the algorithm; see ``baselines/critic_free.py``."""
     return dict(getattr(algorithm_class, "fixed_settings", {}))
 
 
@@ -189,7 +189,7 @@ def register_algorithm(
 
     :param name: its name; letters, digits, ``_`` and ``-``, as it becomes the name of a folder
     :param entry_point: ``"module:Class"``
-    :param policy: policy alias; ``"auto"``: as the observation space needs
+    :param policy: policy alias; ``"auto"``: chosen by the observation space
     :param n_envs: number of environments it trains in
     :param settings: constructor arguments that differ from the class's defaults
     :return: the entry
@@ -234,20 +234,20 @@ def algorithm_names() -> list[str]:
     return list(_ALGORITHMS)
 
 
-# The settings of these three were chosen by benchmarks/tune.py: for each the same grid of learning_rate (1e-3,
-# 3e-3, 1e-2) and ent_coef (0, 0.1, 0.3), on the two tasks of the demo, 40,000 steps, seeds 100 and 101; taken is the
-# best final score, among equals the best mean over all evaluations. docs/benchmarks.md has the table. The tasks pay
-# whole episodes, so gamma is 1 for all; what else differs from the classes' defaults is the number of environments and,
-# with it, PPO's batch.
+# The settings of these three were chosen by benchmarks/tune.py. The grid is the same for all: learning_rate 1e-3, 3e-3,
+# 1e-2 and ent_coef 0, 0.1, 0.3, on the two tasks of the demo, with 40,000 steps and seeds 100 and 101. The best final
+# score wins; among equal ones the best mean over all evaluations. docs/benchmarks.md has the table. The tasks pay whole
+# episodes, so gamma is 1 for all. Only the number of environments, and PPO's batch with it, also differ from the
+# defaults.
 _SEEUPO: dict[str, Any] = {"n_groups": 16, "group_size": 8, "learning_rate": 1e-2, "ent_coef": 0.1}
 _PPO: dict[str, Any] = {"n_steps": 128, "batch_size": 256, "learning_rate": 1e-3, "ent_coef": 0.1, "gamma": 1.0}
 register_algorithm("seeupo", "seeupo_gym.agents:SeeUPO", n_envs=128, settings=_SEEUPO)
 register_algorithm("ppo", "stable_baselines3:PPO", n_envs=16, settings=_PPO)
 register_algorithm("a2c", "stable_baselines3:A2C", n_envs=16, settings={"learning_rate": 3e-3, "gamma": 1.0})
 
-# These are not tuned: the relatives of SeeUPO have its settings and those of PPO have PPO's, which need not suit them
-# (the advantages of RLOO and REINFORCE are not normalised, so that the same ent_coef weighs more). TRPO has no entropy
-# bonus; its learning rate and its batches are those of its critic.
+# These are not tuned: relatives of SeeUPO have its settings, and relatives of PPO have those of PPO. The settings need
+# not suit them: the advantages of RLOO and REINFORCE, for example, are not normalised, so the same ent_coef weighs
+# more. TRPO has no entropy bonus; its learning rate and its batches are those of its critic.
 _TRPO = {name: value for name, value in _PPO.items() if name != "ent_coef"}
 register_algorithm("seeupo_staged", "seeupo_gym.agents:SeeUPO", n_envs=128, settings={**_SEEUPO, "schedule": "staged"})
 register_algorithm("grpo", "seeupo_gym.baselines.critic_free:GRPO", n_envs=128, settings=_SEEUPO)

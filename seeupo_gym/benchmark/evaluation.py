@@ -23,7 +23,7 @@ from seeupo_gym.envs.task import HELD_OUT_SEED, MAX_SEED
 @dataclass(frozen=True)
 class Evaluation:
     """
-    What every episode gave, in the order of their seeds; without those whose environment crashed.
+    Results of all episodes, in the order of their seeds. Episodes whose environment crashed are left out.
 
     :param returns: undiscounted return, shape (episodes,)
     :param lengths: number of turns, shape (episodes,)
@@ -105,7 +105,7 @@ def check_seeds(first_seed: int, n_episodes: int) -> None:
 
 def stage_note(model: BaseAlgorithm) -> str | None:
     """
-    Tell what is not trained yet in a model of the staged schedule, whose results are those of a part of it.
+    Say which turns of a model of the staged schedule are not trained yet, as its results do not include them.
 
     :param model: any SB3 model
     :return: one sentence; None if there is nothing to say

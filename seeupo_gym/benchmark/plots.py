@@ -12,17 +12,18 @@ from numpy.typing import NDArray
 from seeupo_gym.benchmark.environments import env_name
 from seeupo_gym.benchmark.figures import COLOURS, new_figure
 from seeupo_gym.benchmark.results import Row, read_rows
+from seeupo_gym.system.files import open_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Lines on top of each other stay visible, and so do they in print.
+# Line styles keep curves apart that lie on each other, and in print.
 _STYLES = ("-", "--", "-.", ":")
 
 
 def plot_learning_curves(results: str | Path | Sequence[Row], out: str | Path) -> list[Path]:
     """
-    Draw one PNG per environment.
+    Draw the learning curves, in one PNG for each environment.
 
     :param results: a ``results.csv``, or its rows
     :param out: folder for the pictures
@@ -34,18 +35,18 @@ def plot_learning_curves(results: str | Path | Sequence[Row], out: str | Path) -
     paths = []
     for env_id in dict.fromkeys(row["environment"] for row in rows):
         path = Path(out) / f"learning_curve_{env_name(env_id)}.png"
-        learning_curve_figure(rows, env_id).savefig(path, dpi=150)
+        with open_atomically(path) as file:
+            learning_curve_figure(rows, env_id).savefig(file, format="png", dpi=150)
         paths.append(path)
     return paths
 
 
 def learning_curve_figure(rows: Sequence[Row], env_id: str) -> Figure:
     """
-    Draw the curves of one environment: for every algorithm the mean over seeds, and a band from the worst to
-    the best of them.
+    Draw the curves of one environment: for each algorithm the mean over seeds, and a band from the worst to the best.
 
     :param rows: rows of a tidy table
-    :param env_id: which environment's
+    :param env_id: id of the environment
     :return: the figure; no state of pyplot is touched
     :raises ImportError: if matplotlib is missing
     """
@@ -96,9 +97,9 @@ def learning_curve_figure(rows: Sequence[Row], env_id: str) -> Figure:
 
 def _curves(rows: Sequence[Row], column: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """
-    Curves of all seeds on one grid of steps, shapes (points,) and (seeds, points).
+    Interpolate the curves of all seeds on one grid of steps, shapes (points,) and (seeds, points).
 
-    Seeds are evaluated at about the same numbers of steps, not exactly; in between they are interpolated.
+    It is needed because seeds are evaluated at about, but not exactly, the same numbers of steps.
     """
     by_seed: dict[Any, list[Row]] = {}
     for row in rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,10 +12,12 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-RESULT_FILE, MODEL_FILE, MODEL_INFO_FILE = "result.json", "model.zip", "model.json"
+from seeupo_gym.system.files import write_atomically
+
+RESULT_FILE, MODEL_FILE = "result.json", "model.zip"
 # Saved instead of the model when training was stopped or failed: nothing that was learned is lost.
 MODEL_SO_FAR_FILE = "model_so_far.zip"
-CSV_FILE, JSON_FILE, LOCK_FILE = "results.csv", "results.json", ".lock"
+CSV_FILE, JSON_FILE = "results.csv", "results.json"
 
 # The columns of the tidy table: one row for every evaluation of every run.
 COLUMNS = (
@@ -36,12 +37,12 @@ _PACKAGES = ("seeupo-gym", "gymnasium", "numpy", "torch", "stable-baselines3", "
 
 
 class SettingsDifferError(ValueError):
-    """Results that are there already were made with other settings."""
+    """A folder has results that were made with other settings."""
 
 
 def versions() -> dict[str, str]:
     """
-    Collect what a result may depend on besides its settings.
+    Collect versions that a result may depend on.
 
     :return: versions of Python, of the platform and of the packages
     """
@@ -56,9 +57,9 @@ def versions() -> dict[str, str]:
 
 def to_plain(value: Any) -> Any:
     """
-    Turn settings into what JSON can hold, so that equal settings compare equal after reading them back.
+    Convert settings to types that JSON can hold, so that equal settings compare equal after reading them back.
 
-    :param value: any value; a class or a function becomes its full name, an object what it is made of
+    :param value: any value; a class or a function becomes its full name, an object its attributes
     :return: nested dictionaries, lists, strings, numbers, booleans and None
     """
     if isinstance(value, Mapping):
@@ -71,26 +72,7 @@ def to_plain(value: Any) -> Any:
         return f"{value.__module__}.{value.__qualname__}"
     if repr(value) == object.__repr__(value) and hasattr(value, "__dict__"):
         return {"class": to_plain(type(value)), **to_plain(vars(value))}
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))  # where it is in memory differs from run to run
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """
-    Write a file so that a reader, or a run that stops right now, finds either the old or the new text.
-
-    :param path: the file; its folder is made if it is missing
-    :param text: its new content
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))  # addresses in memory differ from run to run
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -98,7 +80,7 @@ def write_json(path: Path, content: Any) -> None:
     Write JSON atomically.
 
     :param path: the file
-    :param content: what :func:`to_plain` understands
+    :param content: a value that :func:`to_plain` converts
     """
     write_atomically(path, json.dumps(to_plain(content), indent=2) + "\n")
 
@@ -126,7 +108,7 @@ def read_results(out: Path) -> list[dict[str, Any]]:
 
     :param out: the folder of a benchmark
     :return: contents of the ``result.json`` files, by environment, algorithm and seed
-    :raises ValueError: if one is not what it should be; says which
+    :raises ValueError: if a file is not of the right form; names the file
     """
     results = []
     for path in _result_files(out):
@@ -143,7 +125,7 @@ def _result_files(out: Path) -> list[Path]:
 
 def tidy_rows(results: Iterable[Mapping[str, Any]]) -> list[Row]:
     """
-    Put the evaluations of all runs under each other.
+    Make a table of the evaluations of all runs.
 
     :param results: contents of ``result.json`` files
     :return: rows with the entries of :data:`COLUMNS`
@@ -192,12 +174,12 @@ def check_same_settings(out: Path, settings: Sequence[Mapping[str, Any]]) -> Non
     """
     Refuse to mix runs that cannot be compared.
 
-    Runs of one environment must share everything but the algorithm and the seed, runs of one algorithm on it
-    everything but the seed.
+    Runs in one environment must share everything but the algorithm and the seed. Runs of one algorithm in one
+    environment must share everything but the seed.
 
     :param out: the folder of a benchmark
-    :param settings: settings of the runs that are to be in it
-    :raises SettingsDifferError: says what differs and what to do
+    :param settings: settings of the runs that are to be added
+    :raises SettingsDifferError: if runs cannot be compared; says what differs and what to do
     """
     for result in read_results(out):
         old = result["settings"]
@@ -224,21 +206,32 @@ def discard_incomparable(out: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _incomparable(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What two runs do not share and would have to, to be in one table."""
+    """List the differences of two runs that keep them out of one table."""
     if new["environment"] != old["environment"]:
         return []
-    return _differences(old, new, {"seed"} if new["algorithm"] == old["algorithm"] else {"seed", *_OF_ALGORITHM})
+    return differences(old, new, {"seed"} if new["algorithm"] == old["algorithm"] else {"seed", *_OF_ALGORITHM})
 
 
 _OF_ALGORITHM = ("algorithm", "entry_point", "policy", "n_envs", "algorithm_settings")
 
 
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any], ignored: Iterable[str], prefix: str = "") -> list[str]:
+def differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], ignored: Iterable[str] = (), prefix: str = ""
+) -> list[str]:
+    """
+    Say what differs between two settings.
+
+    :param old: what :func:`to_plain` made of the earlier ones
+    :param new: the same of those now
+    :param ignored: names that do not count
+    :param prefix: where these settings are within others
+    :return: one text for each difference
+    """
     found = []
     for key in sorted({*old, *new} - set(ignored)):
         before, now = old.get(key, "not set"), new.get(key, "not set")
         if isinstance(before, Mapping) and isinstance(now, Mapping):
-            found += _differences(before, now, (), f"{prefix}{key}.")
+            found += differences(before, now, (), f"{prefix}{key}.")
         elif before != now:
             found.append(f"{prefix}{key} was {before!r}, now {now!r}")
     return found

@@ -1,22 +1,18 @@
-"""The benchmark: algorithms x environments x seeds, each a process of its own, on equal environment steps."""
+"""The benchmark: algorithms x environments x seeds, each run in a process of its own, with equal numbers of steps."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from seeupo_gym.agents import SeeUPO
 from seeupo_gym.baselines.registry import AlgorithmSpec, get_algorithm
 from seeupo_gym.benchmark.environments import check_env, env_name
 from seeupo_gym.benchmark.jobs import Job
 from seeupo_gym.benchmark.results import (
-    LOCK_FILE,
     RESULT_FILE,
     check_same_settings,
     discard_incomparable,
@@ -24,15 +20,16 @@ from seeupo_gym.benchmark.results import (
 )
 from seeupo_gym.benchmark.runner import Bar, Runner
 from seeupo_gym.envs.task import HELD_OUT_SEED
+from seeupo_gym.system.files import locked
 
-# PPO and A2C know no invalid-action masks, so in a benchmark SeeUPO and its subclasses get none either.
+# PPO and A2C have no invalid-action masks, so in a benchmark SeeUPO and its subclasses get none either.
 EQUAL_CONDITIONS: dict[str, Any] = {"use_masking": False}
 
 
 @dataclass
 class BenchmarkRun:
     """
-    What a call of :func:`run_benchmark` did.
+    The results of a call of :func:`run_benchmark`.
 
     :param results: contents of the ``result.json`` files of all finished runs in the folder
     :param finished: names of the jobs that ran now
@@ -64,30 +61,31 @@ def run_benchmark(
     """
     Train every algorithm on every environment with every seed, and evaluate on held-out seeds on the way.
 
-    All runs get the same number of environment steps; training ends at the first point at which an algorithm
-    can stop after them, and the real number is recorded. For equal conditions SeeUPO and its subclasses run with
-    ``use_masking=False`` unless their settings say otherwise, as PPO and A2C know no invalid-action masks.
-    "maskable_ppo", as its name says, uses the masks of environments that have them.
+    All runs get the same number of environment steps. Training ends at the first point after them at which an algorithm
+    can stop, and the real number is recorded. For equal conditions SeeUPO and its subclasses run with
+    ``use_masking=False`` unless their settings say otherwise, as PPO and A2C have no invalid-action masks.
+    "maskable_ppo" uses the masks of environments that have them.
 
-    Under ``out`` each run has a folder ``environment/algorithm/seed_0`` with TensorBoard events, ``model.zip``
-    and ``result.json``; ``results.csv`` and ``results.json`` hold all runs and are rewritten whenever one
-    finishes. A benchmark that was stopped continues: finished runs are kept, the others start anew.
+    In ``out`` each run has a folder ``environment/algorithm/seed_0`` with TensorBoard events, ``model.zip`` and
+    ``result.json``. ``results.csv`` and ``results.json`` have all runs, and are rewritten whenever one finishes. A
+    benchmark that was stopped can be continued: finished runs are kept, the others start anew.
 
     Worker processes import the main module anew, so a script must call this below ``if __name__ == "__main__":``.
 
     :param algorithms: names of registered algorithms
-    :param env_ids: registered Gymnasium ids; of packages that must be imported first as ``"module:id"``
+    :param env_ids: registered Gymnasium ids; ``"module:id"`` if a module must be imported to register it
     :param seeds: seeds of the runs, at least 0
     :param total_timesteps: environment steps of each run
     :param out: folder for all files
-    :param n_evals: evaluations of a run after the one before training
-    :param n_eval_episodes: episodes of each evaluation
-    :param n_workers: processes at a time; None: as many as there are cores
+    :param n_evals: number of evaluations of a run, without the one before training
+    :param n_eval_episodes: number of episodes of each evaluation
+    :param n_workers: number of processes at a time; None: number of cores
     :param progress: whether to show a progress bar on stderr (needs tqdm)
-    :param overwrite: do all runs anew; what cannot be compared with them is discarded when the first of them is there
+    :param overwrite: whether to do all runs anew; when the first of them has finished, results that cannot be compared
+        with it are removed
     :param settings: algorithm -> constructor arguments (and ``n_envs``) that differ from the registry's
     :param env_kwargs: environment id -> its arguments
-    :param report: called with one text for each job that failed, when it fails
+    :param report: function that is called with a text whenever a job fails
     :return: results and failures
     :raises SettingsDifferError: if ``out`` holds results of these environments with other settings
     :raises ValueError: for unknown names and numbers out of range, and if another benchmark is writing to ``out``
@@ -113,11 +111,14 @@ def run_benchmark(
             if report is not None:
                 report(f"{job.name} failed:\n{failure.rstrip()}")
 
-    with _locked(Path(out)):
+    with locked(out):
         if not overwrite:
             check_same_settings(Path(out), [job.settings() for job in jobs])
         missing = [job for job in jobs if overwrite or not (job.folder / RESULT_FILE).is_file()]
         run.kept = [job.name for job in jobs if job not in missing]
+        for job in missing:
+            with locked(job.folder):  # not by a process of a benchmark that was killed
+                pass
         bar = progress_bar(total_timesteps * len(jobs), total_timesteps * (len(jobs) - len(missing)), progress)
         try:
             Runner(missing, n_workers or min(_n_cores(), max(1, len(missing))), bar, finished).run()
@@ -125,23 +126,6 @@ def run_benchmark(
             bar.close()
             run.results = merge_results(Path(out))
     return run
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Keep other benchmarks out of a folder, as they would redo and clear each other's runs."""
-    out.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(out / LOCK_FILE)
-    # NotImplementedError: a file system without locks.
-    with suppress(NotImplementedError):
-        try:
-            lock.acquire(timeout=0)
-        except Timeout as error:
-            raise ValueError(f"another benchmark is writing to {out}: wait for it, or choose another folder") from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _on_equal_conditions(algorithm: str) -> AlgorithmSpec:
@@ -162,9 +146,9 @@ def plan_jobs(
     env_kwargs: Mapping[str, Mapping[str, Any]],
 ) -> list[Job]:
     """
-    Lay out the jobs of :func:`run_benchmark`, whose arguments these are, and check them.
+    Make and check the jobs of :func:`run_benchmark`, which has the same arguments.
 
-    :return: jobs, the seeds of one algorithm and environment next to each other
+    :return: jobs; the seeds of one algorithm and environment are next to each other
     :raises ValueError: for unknown environments and numbers out of range
     """
     names = {"algorithm": [spec.name for spec in specs], "environment": [env_name(env_id) for env_id in env_ids]}
@@ -205,13 +189,13 @@ class _NoBar:
 
 def progress_bar(total: int, done: int, show: bool) -> Bar:
     """
-    Make a bar on stderr that counts environment steps.
+    Make a progress bar on stderr that counts environment steps.
 
-    :param total: steps at its end
-    :param done: steps that were taken before
-    :param show: if False, a bar that shows nothing
+    :param total: number of steps at its end
+    :param done: number of steps that were taken before
+    :param show: whether to show it; if False, the bar does nothing
     :return: the bar
-    :raises ImportError: if it is to be shown and tqdm is missing
+    :raises ImportError: if the bar is shown and tqdm is missing
     """
     if not show:
         return _NoBar()

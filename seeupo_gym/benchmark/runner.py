@@ -24,7 +24,7 @@ _DONE, _FAILED = "done", "failed"
 
 
 class Bar(Protocol):
-    """What the runner needs of a progress bar."""
+    """Part of a progress bar that the runner uses."""
 
     def update(self, n: float) -> Any: ...
 
@@ -42,12 +42,12 @@ class _Worker:
 
 class Runner:
     """
-    Runs jobs in processes; every worker has a pipe of its own, so that one that dies cannot spoil the others'.
+    Runs jobs in processes. Every worker has a pipe of its own, so that one that dies cannot damage another's pipe.
 
-    :param jobs: what is to be done, in this order
-    :param n_workers: processes at a time
-    :param bar: is told of every job's environment steps
-    :param finished: called with a job that ended, and with its traceback if it failed, else with None
+    :param jobs: jobs, in the order in which they start
+    :param n_workers: number of processes at a time
+    :param bar: progress bar, updated with every job's environment steps
+    :param finished: function that is called when a job ends, with the job and its traceback, or None if it succeeded
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Runner:
         self._workers: dict[Connection, _Worker] = {}
 
     def run(self) -> None:
-        """Do the jobs; on any exception, Ctrl-C too, the workers are ended first."""
+        """Do the jobs. On any exception, including Ctrl-C, end the workers first."""
         try:
             while self._waiting or self._workers:
                 while self._waiting and len(self._workers) < self._n_workers:
@@ -108,7 +108,7 @@ class Runner:
 
 @contextmanager
 def _ctrl_c_blocked() -> Iterator[None]:
-    """Ctrl-C reaches all processes of a terminal; a worker is to end by our hand, without a traceback of its own."""
+    """Block Ctrl-C, which reaches all processes of a terminal: the runner ends the workers, without tracebacks."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -123,15 +123,15 @@ def _process_class() -> type[BaseProcess]:
     """
     Return the class of processes that share no state with this one or with each other.
 
-    Importing torch takes seconds, so on Linux workers are forked from a server that has done nothing else. System
-    libraries of macOS do not survive a fork. Python 3.10 cannot keep modules of the current folder, which this process
-    does not see, out of the server.
+    Importing torch takes seconds. So on Linux workers are forked from a server that has imported it and done nothing
+    else. On macOS this fails, as system libraries do not survive a fork. In Python 3.10 it fails, as the server would
+    import modules of the current folder that this process does not see.
     """
     if sys.platform == "linux" and sys.version_info >= (3, 11):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__, "torch._dynamo"])  # torch's optimizers import the latter
         resource_tracker.ensure_running()  # the server would start it, which unblocks Ctrl-C
-        # OSError: a folder for temporary files whose name is too long for a socket's.
+        # OSError: the name of the folder for temporary files is too long for a socket.
         with suppress(OSError), _ctrl_c_blocked(), _variables(PYTHONPATH=os.pathsep.join(sys.path), PYTHONSAFEPATH="1"):
             forkserver.ensure_running()
             return context.Process
@@ -140,7 +140,7 @@ def _process_class() -> type[BaseProcess]:
 
 @contextmanager
 def _variables(**values: str) -> Iterator[None]:
-    """Environment variables of processes that are started now."""
+    """Set environment variables for processes that are started within the block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -154,10 +154,10 @@ def _variables(**values: str) -> Iterator[None]:
 
 
 def _work(job: Job, connection: Connection, environment: Mapping[str, str]) -> None:
-    """Main function of a worker process."""
+    """Do a job in a worker process and send the result: the main function of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What a new process would have, and one that is forked from a server has not: the variables as they are now,
-    # and a global generator, for environments that use it, that is not in the same state as that of every other run.
+    # A new process would have these, but one that is forked from a server has not: the present variables, and a state
+    # of the global generator of its own, for environments that use it.
     os.environ.clear()
     os.environ.update(environment)
     np.random.seed()  # noqa: NPY002
@@ -167,7 +167,7 @@ def _work(job: Job, connection: Connection, environment: Mapping[str, str]) -> N
         run_job(job, connection.send)
         connection.send((_DONE, ""))
     except BrokenPipeError:
-        pass  # the parent is gone, and nobody waits for the result
+        pass  # the parent has ended, so nobody waits for the result
     except Exception:
         connection.send((_FAILED, traceback.format_exc()))
     finally:

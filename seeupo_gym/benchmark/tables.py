@@ -1,4 +1,4 @@
-"""Tables of text for the terminal."""
+"""Text tables for the terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def final_table(all_results: Iterable[Mapping[str, Any]]) -> str:
     """
-    Summarise the runs of a benchmark at their ends.
+    Summarise the last evaluations of all runs of a benchmark.
 
     :param all_results: contents of the ``result.json`` files
     :return: a table, one line per environment and algorithm

@@ -1,4 +1,4 @@
-"""Watching a saved model: the transcript of one episode, with what the policy thought at every turn."""
+"""Watching a saved model: the transcript of one episode, with the policy's probabilities at every turn."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def watch_episode(
     **env_kwargs: Any,
 ) -> Iterator[str]:
     """
-    Play one episode as :func:`~seeupo_gym.baselines.evaluate` does, and tell it turn by turn.
+    Play one episode as :func:`~seeupo_gym.baselines.evaluate` does, and describe it turn by turn.
 
     :param model: a SeeUPO or SB3 model
     :param env: a registered Gymnasium id, an environment, or a vector environment, whose first one plays. With
@@ -78,7 +78,7 @@ def _turns(
 
 
 def _news(env: VecEnv, shown: str) -> tuple[str, str]:
-    """What the environment shows now, and the part of it that is new (all of it unless it is a growing transcript)."""
+    """Return what the environment shows now, and its new part: all of it, unless it is a transcript that grows."""
     if env.render_mode != "ansi":
         return "", ""
     text = str(env.env_method("render", indices=0)[0]).rstrip()
@@ -91,7 +91,7 @@ def _first(obs: Any) -> Any:
 
 def describe_policy(model: BaseAlgorithm, obs: Any, turn: int, masks: NDArray[np.bool_] | None = None) -> str:
     """
-    Say what a policy thinks of the actions: the likeliest choices, or mean and standard deviation.
+    Describe a policy's distribution over actions: the likeliest choices, or mean and standard deviation.
 
     :param model: a SeeUPO or SB3 model
     :param obs: one observation
@@ -100,7 +100,7 @@ def describe_policy(model: BaseAlgorithm, obs: Any, turn: int, masks: NDArray[np
     :return: one line; empty if the policy has no distribution over actions
     """
     policy: Any = model.policy
-    if not hasattr(policy, "get_distribution") or hasattr(policy, "lstm_actor"):  # that one would want its memory
+    if not hasattr(policy, "get_distribution") or hasattr(policy, "lstm_actor"):  # one needs its memory
         return ""
     with th.no_grad():
         obs_tensor, _ = policy.obs_to_tensor(obs)

@@ -17,7 +17,7 @@ NO_EPISODE = -1
 
 class EpisodeLanes:
     """
-    Bookkeeping of which episode and which turn each lane of a vector environment is at.
+    Plays a list of seeded episodes in a vector environment, and knows the episode and the turn of each lane.
 
     Episode ``e`` is played in lane ``e % n_envs``. Where the environment takes a queue of seeds
     (:mod:`seeupo_gym.envs.vector`), a lane goes from one episode straight to its next, and is parked when
@@ -70,7 +70,7 @@ class EpisodeLanes:
 
     @property
     def active(self) -> NDArray[np.bool_]:
-        """Which lanes are in the middle of an episode of the list, shape (n_envs,)."""
+        """Mask of the lanes that are in the middle of an episode of the list, shape (n_envs,)."""
         active: NDArray[np.bool_] = self.episodes != NO_EPISODE
         return active
 
@@ -82,17 +82,17 @@ class EpisodeLanes:
 
     @property
     def parks(self) -> bool:
-        """Whether a lane with nothing left to play stands still, and keeps what it shows."""
+        """Return True if a lane with nothing left to play stands still, and keeps what it shows."""
         return self._park
 
     @property
     def running(self) -> bool:
-        """Whether any episode of the list is still to be finished."""
+        """True as long as an episode of the list is not finished."""
         return bool(self.active.any())
 
     @property
     def n_steps(self) -> int:
-        """How many environment steps the next call of ``env.step`` takes, used or not."""
+        """Number of environment steps that the next call of ``env.step`` takes, used or not."""
         return int(self.active.sum()) if self._park else self.env.num_envs
 
     def reset(self) -> Any:

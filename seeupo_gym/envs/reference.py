@@ -127,7 +127,7 @@ def _returns(env_id: str, policy: Policy, n_episodes: int = N_EPISODES, **kwargs
     """Play the first held-out seeds; see :func:`measure`."""
     env = make_vec(env_id, min(_N_LANES, n_episodes), **kwargs)
     if not isinstance(env, TaskVecEnv):
-        raise ValueError(f"{env_id} is not a task of this package, or in a wrapper, so its policies cannot play it")
+        raise ValueError(f"{env_id} is not a task of this package, or is in a wrapper, so its policies cannot play it")
     rng = np.random.default_rng(_POLICY_SEED)
     returns = np.zeros(n_episodes, dtype=np.float64)
     with EpisodeLanes(env, HELD_OUT_SEED + np.arange(n_episodes)) as lanes:

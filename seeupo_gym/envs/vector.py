@@ -215,7 +215,7 @@ class TaskVecEnv(VecEnv):
             }
 
     def _restart(self, lanes: NDArray[np.int64], seeds: NDArray[np.int64]) -> None:
-        """Start the next episode of these lanes; a negative seed means: from the queue, or else unseeded."""
+        """Start the next episode of these lanes. A negative seed means the next one of the queue, or none."""
         noise_seeds = np.full(len(lanes), -1)
         if self._queue is not None:
             position = self._queue_position[lanes]
@@ -239,7 +239,7 @@ class TaskVecEnv(VecEnv):
 
     def _next_seeds(self, lanes: NDArray[np.int64]) -> NDArray[np.int64]:
         """
-        Seeds that follow from each lane's last given one, in the range for training.
+        Draw the next seeds of lanes without a given one, in the range for training, from each lane's last seed.
 
         The chain keeps all 64 bits: over the 31 of a seed, lanes would soon meet and then play the same episodes.
         """
@@ -247,14 +247,14 @@ class TaskVecEnv(VecEnv):
         return (self._chain[lanes] % np.uint64(HELD_OUT_SEED)).astype(np.int64)
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Masks of all lanes at once, shape (lanes, sum of choices)."""
+        """Return the masks of all lanes at once, shape (lanes, sum of choices)."""
         return self.task.action_masks()
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing, as there is nothing to release."""
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """Attributes are those of the task's Gymnasium view; all lanes share them."""
+        """Return an attribute of the task's Gymnasium environment, which all lanes share."""
         if attr_name == "render_mode":
             value: Any = None
         elif attr_name == "action_masks" and not self.task.has_action_masks:
@@ -264,13 +264,13 @@ class TaskVecEnv(VecEnv):
         return [value for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Lanes share one task, so no attribute can be set for some of them."""
+        """Refuse to set an attribute, as all lanes share one task."""
         raise AttributeError(f"cannot set {attr_name!r}: the lanes of {type(self).__name__} share one task")
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Offer the methods of the task's Gymnasium view that make sense for a lane: ``action_masks``."""
+        """Call the one method that makes sense for a single lane: ``action_masks``."""
         if method_name != "action_masks":
             raise AttributeError(f"{type(self).__name__} has no method {method_name!r} for a single lane")
         masks = self.action_masks()
@@ -279,11 +279,11 @@ class TaskVecEnv(VecEnv):
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """True for ``Monitor``: episode statistics are reported in the same form; False for all others."""
+        """Return True for ``Monitor`` alone, as episode statistics are reported in its form."""
         return [wrapper_class is Monitor for _ in self._get_indices(indices)]
 
     def get_images(self) -> Sequence[NDArray[np.uint8] | None]:
-        """There are no images; ``gymnasium.make(..., render_mode="ansi")`` shows an episode as text."""
+        """Return no images; ``gymnasium.make(..., render_mode="ansi")`` shows an episode as text."""
         return [None for _ in range(self.num_envs)]
 
 

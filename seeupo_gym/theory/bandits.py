@@ -1,4 +1,4 @@
-"""Single-turn tasks whose payoffs are random: what groups, clipping and normalisation do, by enumerating groups."""
+"""Single-turn tasks with random payoffs: the effects of groups, clipping and normalisation, by enumerating groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seeupo_gym.theory.mdp import Array
 @dataclass(frozen=True)
 class Bandit:
     """
-    A arms, each with K possible payoffs.
+    A bandit with A arms, each of which has K possible payoffs.
 
     :param payoffs: shape (A, K)
     :param chances: their probabilities, shape (A, K)
@@ -36,7 +36,7 @@ LOTTERY = Bandit(np.array([[0.0, 0.0], [-1.0, 20.0]]), np.array([[1.0, 0.0], [0.
 
 def multisets(chances: Array, size: int) -> tuple[NDArray[np.intp], Array]:
     """
-    What a number of independent draws can give when their order does not matter.
+    Enumerate the outcomes of a number of independent draws whose order does not matter.
 
     :param chances: probability of each outcome, shape (n,)
     :param size: number of draws
@@ -50,7 +50,7 @@ def multisets(chances: Array, size: int) -> tuple[NDArray[np.intp], Array]:
 
 def expected_parts(bandit: Bandit, policy: Array, group_size: int, normalize: str = "none") -> tuple[Array, Array]:
     """
-    The expected positive and negative parts of the group-relative advantages of each arm, ``E[max(+-M, 0) 1{a}]``.
+    Compute the expected positive and negative parts of each arm's group-relative advantages, ``E[max(+-M, 0) 1{a}]``.
 
     :param bandit: the task
     :param policy: shape (A,)
@@ -66,20 +66,21 @@ def expected_parts(bandit: Bandit, policy: Array, group_size: int, normalize: st
 
 
 def logit_gradient(parts: tuple[Array, Array], policy: Array) -> Array:
-    """The REINFORCE gradient ``E[M (1{a} - pi(a))]`` with respect to the logits, shape (A,)."""
+    """Compute the REINFORCE gradient ``E[M (1{a} - pi(a))]`` with respect to the logits, shape (A,)."""
     weighted = parts[0] - parts[1]
     return np.asarray(weighted - policy * weighted.sum())
 
 
 def batch_normalised_gradient(bandit: Bandit, policy: Array, group_size: int, n_groups: int) -> Array:
     """
-    The expected REINFORCE gradient when the advantages of a batch of groups are divided by one standard deviation,
-    that of the batch: by enumerating batches of groups.
+    Compute the expected REINFORCE gradient if advantages are divided by the standard deviation of their batch.
+
+    All batches of groups are enumerated.
 
     :param bandit: the task
     :param policy: shape (A,)
     :param group_size: G
-    :param n_groups: groups in the batch; 1 is the same as dividing each group by its own
+    :param n_groups: number of groups in the batch; 1 is division by the standard deviation of the group
     :return: gradient with respect to the logits, shape (A,)
     """
     groups, advantages, weight = _groups(bandit, policy, group_size, "none")
@@ -93,7 +94,7 @@ def batch_normalised_gradient(bandit: Bandit, policy: Array, group_size: int, n_
 
 
 def _groups(bandit: Bandit, policy: Array, group_size: int, normalize: str) -> tuple[NDArray[np.intp], Array, Array]:
-    """All groups that can occur: outcomes arm * K + payoff, advantages, each (groups, G), and probabilities."""
+    """Enumerate all possible groups: outcomes arm * K + payoff, advantages, each (groups, G), and probabilities."""
     chances = (policy[:, None] * bandit.chances).ravel()
     possible = np.flatnonzero(chances)
     drawn, weight = multisets(chances[possible], group_size)

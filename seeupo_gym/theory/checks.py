@@ -1,4 +1,4 @@
-"""What a row of the table is, and the random MDPs that the rows are about."""
+"""Rows of the table of claims, and the random MDPs that they are about."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Check:
     """
     One row of the table.
 
-    :param claim: what is looked at; indented where it continues the row before
-    :param measured: what was found, as text
-    :param numbers: the same for ``results.json``
-    :param expected: what is claimed
-    :param holds: whether it was found; None: nothing is claimed, the number is reported
+    :param claim: the quantity or claim; indented if it continues the row before
+    :param measured: the result, as text
+    :param numbers: the result, for ``results.json``
+    :param expected: the claimed result
+    :param holds: whether the result is the claimed one; None: nothing is claimed, and the result is only reported
     """
 
     claim: str
@@ -37,7 +37,7 @@ class Check:
 
 
 def must_vanish(claim: str, errors: Array, what: str = "error") -> Check:
-    """A row for numbers that must be 0 up to rounding, of any shape."""
+    """Make a row for numbers, of any shape, that must be 0 up to rounding."""
     worst = float(np.abs(errors).max())
     return Check(claim, f"largest {what} {worst:.1e}", {"worst": worst}, f"below {TOLERANCE:.0e}", worst < TOLERANCE)
 

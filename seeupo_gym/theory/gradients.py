@@ -11,12 +11,12 @@ from seeupo_gym.agents.method.advantages import estimate_advantages
 from seeupo_gym.theory.mdp import Array, Mdp, Paths, action_values, state_distributions
 
 Estimator = Callable[[Array, NDArray[np.bool_]], Array]
-"""Rewards and who reached which turn, each of shape (groups, G, T), to advantages of the same shape."""
+"""Function from rewards and a mask of the turns that were reached, each of shape (groups, G, T), to advantages."""
 
 
 def policy_gradient(mdp: Mdp, policy: Array) -> Array:
     """
-    The gradient of J with respect to the logits (Sutton et al. 2000)::
+    Compute the gradient of J with respect to the logits (Sutton et al. 2000)::
 
         dJ / d logits[t,s,a] = d_t(s) pi_t(a|s) (Q_t(s,a) - V_t(s))
 
@@ -31,7 +31,7 @@ def policy_gradient(mdp: Mdp, policy: Array) -> Array:
 
 def package_estimator(name: str, gamma: float = 1.0) -> Estimator:
     """
-    An estimator of :func:`~seeupo_gym.agents.method.advantages.estimate_advantages`, the function that training uses.
+    Make an estimator of :func:`~seeupo_gym.agents.method.advantages.estimate_advantages`, which training uses.
 
     :param name: "group_mean" (GRAE, arXiv:2602.06554, eq. 9), "leave_one_out" or "reward_to_go"
     :param gamma: discount factor
@@ -48,8 +48,9 @@ def package_estimator(name: str, gamma: float = 1.0) -> Estimator:
 
 def centred_rewards_to_go(rewards: Array, reached: NDArray[np.bool_]) -> Array:
     """
-    Rewards that are first centred turn by turn, over the members that reached the turn, and then summed from
-    turn t on (as in the issue verl#7244): how many baselines an episode is charged depends on when it stops.
+    Centre rewards turn by turn, over the members that reached the turn, and then sum them from turn t on.
+
+    So the number of baselines that an episode is charged depends on when it stops (see the issue verl#7244).
     """
     count = np.maximum(reached.sum(axis=1, keepdims=True), 1)
     centred = np.where(reached, rewards - (rewards * reached).sum(axis=1, keepdims=True) / count, 0.0)
@@ -58,7 +59,7 @@ def centred_rewards_to_go(rewards: Array, reached: NDArray[np.bool_]) -> Array:
 
 def group_gradient(mdp: Mdp, policy: Array, group_size: int, estimator: Estimator) -> Array:
     """
-    The expectation of the group-relative REINFORCE gradient::
+    Compute the expectation of the group-relative REINFORCE gradient::
 
         E[ (1/G) sum_i sum_t A_{i,t} grad log pi_t(a_{i,t} | s_{i,t}) ]
 
@@ -93,9 +94,11 @@ def group_gradient(mdp: Mdp, policy: Array, group_size: int, estimator: Estimato
 
 def reached_turn_scale(mdp: Mdp, policy: Array, group_size: int) -> Array:
     """
-    What "reward_to_go" with gamma 1 computes in expectation. Given that member i reached turn t, the number
-    n of members that did is 1 + Binomial(G-1, p), independent of its action there, and its own share 1/n of the
-    baseline is all that does not average out. So each turn's gradient is scaled by ::
+    Compute the expected gradient of "reward_to_go" with gamma 1.
+
+    Given that member i reached turn t, the number n of members that reached it is 1 + Binomial(G-1, p), independent of
+    the action of i there. Only the member's own share 1/n of the baseline does not average out. So each turn's gradient
+    is scaled by ::
 
         c_t(s_0) = 1 - E[1/n] = 1 - (1 - (1-p)^G) / (G p),   p = P(turn t is reached | s_0)
 
@@ -105,7 +108,7 @@ def reached_turn_scale(mdp: Mdp, policy: Array, group_size: int) -> Array:
     :return: the scaled gradient, shape (T, S, A)
     """
     n_states = mdp.shape[1]
-    each = Mdp(np.eye(n_states), mdp.transitions, mdp.rewards)  # a batch: every state as the initial one
+    each = Mdp(np.eye(n_states), mdp.transitions, mdp.rewards)  # a batch with every state as the initial one
     visits = state_distributions(each, policy)
     p = visits[:, :, : n_states - mdp.stopping].sum(axis=2)
     scale = 1.0 - np.divide(1.0 - (1.0 - p) ** group_size, group_size * p, out=np.ones_like(p), where=p > 0.0)

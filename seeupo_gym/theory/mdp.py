@@ -1,5 +1,5 @@
 """
-Tabular finite-horizon MDPs, exactly: dynamic programming, and the enumeration of all trajectories.
+Tabular finite-horizon MDPs, solved exactly: by dynamic programming, and by enumerating all trajectories.
 
 Arrays have any leading axes for a batch of MDPs; T turns, S states, A actions. A policy is an array of
 probabilities, shape (..., T, S, A). Episodes are undiscounted; :func:`discounted` moves a discount into the rewards.
@@ -21,7 +21,7 @@ class Mdp:
     One MDP, or a batch of them.
 
     :param start: distribution of the initial state, shape (..., S)
-    :param transitions: P(s' | t, s, a), shape (..., T, S, A, S); the last turn's lead nowhere
+    :param transitions: P(s' | t, s, a), shape (..., T, S, A, S); those of the last turn have no effect
     :param rewards: R(t, s, a), shape (..., T, S, A)
     :param stopping: whether the last state means that the episode is over
     """
@@ -32,7 +32,7 @@ class Mdp:
     stopping: bool = False
 
     def __getitem__(self, k: int) -> Mdp:
-        """The k-th MDP of a batch, as a batch of length 1."""
+        """Take the k-th MDP of a batch, as a batch of length 1."""
         part = slice(k, k + 1)
         return replace(self, start=self.start[part], transitions=self.transitions[part], rewards=self.rewards[part])
 
@@ -47,8 +47,8 @@ def random_mdps(
     generator: np.random.Generator, n: int, n_turns: int, n_states: int, n_actions: int, stopping: bool = False
 ) -> Mdp:
     """
-    Draw MDPs: standard normal rewards, and transitions that are uniformly distributed (Dirichlet) in every
-    other MDP and deterministic in the rest, so that some states are out of reach.
+    Draw random MDPs. Rewards are standard normal. Transitions are uniformly distributed (Dirichlet) in every other MDP;
+    in the rest they are deterministic, so that some states cannot be reached.
 
     :param generator: source of randomness
     :param n: number of MDPs
@@ -73,7 +73,7 @@ def random_mdps(
 
 
 def softmax(logits: Array) -> Array:
-    """Softmax over the last axis; a logit may be -inf."""
+    """Compute the softmax over the last axis; a logit may be -inf."""
     exponential = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return np.asarray(exponential / exponential.sum(axis=-1, keepdims=True))
 
@@ -84,13 +84,13 @@ def greedy(values: Array) -> Array:
 
 
 def discounted(mdp: Mdp, gamma: float) -> Mdp:
-    """The MDP with rewards ``gamma^t R``, whose undiscounted return is the discounted return of the given one."""
+    """Multiply the rewards by ``gamma^t``: the undiscounted return is then the discounted return of the given MDP."""
     return replace(mdp, rewards=mdp.rewards * gamma ** np.arange(mdp.shape[0], dtype=np.float64)[:, None, None])
 
 
 def state_distributions(mdp: Mdp, policy: Array) -> Array:
     """
-    Forward recursion ``d_{t+1}(s') = sum_{s,a} d_t(s) pi_t(a|s) P(s'|t,s,a)``.
+    Compute state probabilities by the forward recursion ``d_{t+1}(s') = sum_{s,a} d_t(s) pi_t(a|s) P(s'|t,s,a)``.
 
     :param mdp: the MDPs
     :param policy: shape (..., T, S, A)
@@ -105,8 +105,9 @@ def state_distributions(mdp: Mdp, policy: Array) -> Array:
 
 def action_values(mdp: Mdp, policy: Array | None) -> Array:
     """
-    Backward recursion ``Q_t(s,a) = R(t,s,a) + sum_s' P(s'|t,s,a) V_{t+1}(s')`` with ``V = sum_a pi(a|s) Q``, or
-    ``V = max_a Q`` for the optimum (Bellman 1957).
+    Compute Q by the backward recursion ``Q_t(s,a) = R(t,s,a) + sum_s' P(s'|t,s,a) V_{t+1}(s')``.
+
+    ``V`` is ``sum_a pi(a|s) Q``, or ``max_a Q`` for the optimum (Bellman 1957).
 
     :param mdp: the MDPs
     :param policy: shape (..., T, S, A); None: the optimal one
@@ -125,7 +126,7 @@ def action_values(mdp: Mdp, policy: Array | None) -> Array:
 
 def expected_return(mdp: Mdp, policy: Array | None) -> Array:
     """
-    The return J.
+    Compute the return J.
 
     :param mdp: the MDPs
     :param policy: shape (..., T, S, A); None: the optimal one
@@ -137,7 +138,7 @@ def expected_return(mdp: Mdp, policy: Array | None) -> Array:
 
 
 def deterministic_policies(n_turns: int, n_states: int, n_actions: int) -> Array:
-    """All of them, for brute force: shape (A^(T S), T, S, A)."""
+    """Enumerate all deterministic policies, for brute force: shape (A^(T S), T, S, A)."""
     choices = np.indices((n_actions,) * (n_turns * n_states)).reshape(n_turns, n_states, -1)
     return np.asarray(np.eye(n_actions)[np.moveaxis(choices, -1, 0)])
 
@@ -150,7 +151,7 @@ class Paths:
     """
 
     chance: Array
-    """Probability of each path but for the policy's part, ``mu(s_0) prod_t P(s_{t+1}|t,s_t,a_t)``: (n, (S A)^T)."""
+    """Probability of each path without the policy's part, ``mu(s_0) prod_t P(s_{t+1}|t,s_t,a_t)``: (n, (S A)^T)."""
     returns: Array
     """``sum_t R(t,s_t,a_t)``, same shape."""
 
@@ -190,7 +191,7 @@ class Paths:
 
     def probability(self, policy: Array) -> Array:
         """
-        Probability of each path.
+        Compute the probability of each path.
 
         :param policy: shape (n, T, S, A)
         :return: shape (n, (S A)^T)

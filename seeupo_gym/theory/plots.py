@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seeupo_gym.benchmark.figures import COLOURS, new_figure
+from seeupo_gym.system.files import open_atomically
 from seeupo_gym.theory.mdp import Array
 
 if TYPE_CHECKING:
@@ -87,5 +88,6 @@ def _lines(axes: Axes, curves: Mapping[str, Array], x: Array | None = None) -> N
 
 def _save(figure: Figure, axes: Axes, path: Path, columns: int = 4) -> Path:
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False)
-    figure.savefig(path, dpi=150)
+    with open_atomically(path) as file:
+        figure.savefig(file, format="png", dpi=150)
     return path

@@ -1,4 +1,4 @@
-"""All claims in one table, with ``results.json`` and plots: what ``seeupo-gym theory`` runs."""
+"""The run of ``seeupo-gym theory``: all claims in one table, with ``results.json`` and plots."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from seeupo_gym.system.files import write_atomically
 from seeupo_gym.theory.checks import Check, random_batch
 from seeupo_gym.theory.mdp import Array
+from seeupo_gym.theory.rows_blocks import block_rows
 from seeupo_gym.theory.rows_gradients import discount_rows, gradient_rows, optimum_rows
 from seeupo_gym.theory.rows_optimality import (
     BUDGETS,
@@ -26,11 +28,12 @@ from seeupo_gym.theory.rows_sweeps import factor_rows, factor_trap_row, monotone
 HEADER = ("", "claim", "measured", "expected", "verdict")
 NOTE = """\
 (Sweeps that lower J: by clipped maximisation with eps 0.1/0.2/0.5, exponentiated steps of 0.1/1/10, gradient steps of
-1/10/100. By method: reverse with exact F/reverse with F in [0.8, 1.2]/forward with exact F/simultaneous.)"""
+1/10/100. By method: reverse with exact F/reverse with F in [0.8, 1.2]/forward with exact F/simultaneous. Claim 8: MDPs
+where an update lowers the joint surrogate: greedy, exponentiated steps and gradient steps as above.)"""
 SHAPES = ((2, 3, 3), (3, 3, 3), (4, 3, 2))
-"""T, S and A of the random MDPs, a third each."""
+"""T, S and A of the random MDPs; a third of them has each shape."""
 
-# Enumerating all groups of trajectories of a tiny MDP takes milliseconds, so more of them would only take longer.
+# Enumerating all groups of trajectories takes milliseconds for each tiny MDP. More MDPs would show nothing new.
 _MAX_TINY = 20
 
 RESULTS_FILE = "results.json"
@@ -39,9 +42,9 @@ RESULTS_FILE = "results.json"
 @dataclass(frozen=True)
 class TheoryRun:
     """
-    What :func:`run_theory` found.
+    The results of :func:`run_theory`.
 
-    :param checks: number of the claim, and a row about it
+    :param checks: rows, each with the number of its claim
     :param paths: files that were written
     """
 
@@ -50,11 +53,11 @@ class TheoryRun:
 
     @property
     def failed(self) -> bool:
-        """Whether a claim does not hold."""
+        """True if a claim does not hold."""
         return any(check.holds is False for _, check in self.checks)
 
     def table(self) -> list[list[str]]:
-        """The cells below ``HEADER``; the number of a claim stands on its first row."""
+        """Make the cells below ``HEADER``; the number of a claim is in its first row."""
         numbers = [number for number, _ in self.checks]
         first = [i == 0 or numbers[i - 1] != number for i, number in enumerate(numbers)]
         return [
@@ -84,8 +87,8 @@ def run_theory(
     if n_mdps < len(SHAPES):
         raise ValueError(f"--mdps must be at least {len(SHAPES)}, one for each size of MDP, got {n_mdps}")
     say, out = report or (lambda text: None), Path(out)
-    # One generator a claim, so that none depends on what another one draws.
-    mdps, tiny, bandits, policies, samples = (np.random.default_rng([seed, i]) for i in range(5))
+    # One generator for each claim, so that no claim depends on the draws of another one.
+    mdps, tiny, bandits, policies, samples, blocks = (np.random.default_rng([seed, i]) for i in range(6))
     counts = [len(part) for part in np.array_split(np.arange(n_mdps), len(SHAPES))]
     batches = [random_batch(mdps, n, shape) for n, shape in zip(counts, SHAPES, strict=True)]
     n_tiny = min(n_mdps, _MAX_TINY)
@@ -110,6 +113,8 @@ def run_theory(
     add(6, greedy, limited, trap, staged)
     say("claim 7: shared parameters")
     add(7, monotone_rows(batches, "turns"), tied_rows(batches))
+    say("claim 8: several sweeps over the same data")
+    add(8, block_rows(blocks, batches))
 
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / RESULTS_FILE]
@@ -126,7 +131,7 @@ def run_theory(
         "checks": [{"number": number, **asdict(check), "verdict": check.verdict} for number, check in checks],
         "mean_curves": {k: {name: c.mean(axis=1).tolist() for name, c in v.items()} for k, v in curves.items()},
     }
-    paths[0].write_text(json.dumps(content, indent=1) + "\n")
+    write_atomically(paths[0], json.dumps(content, indent=1) + "\n")
     if plots:
         from seeupo_gym.theory.plots import plot_gaps, plot_returns, plot_staged
 

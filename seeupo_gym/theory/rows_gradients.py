@@ -1,4 +1,4 @@
-"""Claims 1 and 2: optima by dynamic programming, expected group-relative gradients."""
+"""Claims 1 and 2: optima by dynamic programming, and expected group-relative gradients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RLOO, _TO_GO = package_estimator("leave_one_out"), package_estimator("reward_to
 
 def optimum_rows(generator: np.random.Generator, n: int, batches: Sequence[Batch]) -> list[Check]:
     """
-    Claim 1: dynamic programming against all deterministic policies, and against all trajectories.
+    Check claim 1: dynamic programming against all deterministic policies, and against all trajectories.
 
     :param generator: source of randomness
     :param n: number of tiny MDPs of each shape for the brute force
@@ -45,7 +45,7 @@ def optimum_rows(generator: np.random.Generator, n: int, batches: Sequence[Batch
 
 def gradient_rows(generator: np.random.Generator, n: int) -> list[Check]:
     """
-    Claim 2: expectations over all groups of 2 and of 3 trajectories, for MDPs with and without early ends.
+    Check claim 2: expectations over all groups of 2 and of 3 trajectories, for MDPs with and without early ends.
 
     :param generator: source of randomness
     :param n: number of tiny MDPs of each kind
@@ -92,7 +92,7 @@ def _cosine(a: Array, b: Array) -> float:
 
 
 def _stopping_trap() -> Check:
-    """Going on costs 0.1 and then pays 1 for certain; stopping pays 0. Centred rewards never see the 1."""
+    """Check a task where going on costs 0.1 and then pays 1, and stopping pays 0. Centred rewards never see the 1."""
     transitions, rewards = np.zeros((1, 2, 2, 2, 2)), np.zeros((1, 2, 2, 2))
     transitions[..., 1] = 1.0
     transitions[0, 0, 0, 1] = [1.0, 0.0]
@@ -113,7 +113,7 @@ def _stopping_trap() -> Check:
 
 def discount_rows(batch: Batch, gammas: Sequence[float] = (0.99, 0.9, 0.5)) -> list[Check]:
     """
-    Claim 2 with gamma below 1: how far what is expected of the estimators is from the gradients that are wanted.
+    Check claim 2 with gamma below 1: the errors of the estimators' expected gradients.
 
     :param batch: MDPs
     :param gammas: discount factors

@@ -1,4 +1,4 @@
-"""Claims 6 and 7: which updates reach the optimum, how fast, and what is in the way."""
+"""Claims 6 and 7: the updates that reach the optimum, their speed, and the obstacles."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BUDGETS = (100, 1_000, 10_000, 100_000)
 
 def greedy_rows(batches: Sequence[Batch]) -> tuple[list[Check], dict[str, Array]]:
     """
-    Claim 6: exact inner maximisation, sweep after sweep.
+    Check claim 6 with exact inner maximisation, sweep after sweep.
 
     :param batches: MDPs
     :return: rows; the gap to the optimum after 0, 1, ... sweeps by order, shape (sweeps + 1, n)
@@ -73,7 +73,7 @@ def greedy_rows(batches: Sequence[Batch]) -> tuple[list[Check], dict[str, Array]
 
 def convergence_rows(batches: Sequence[Batch], n_sweeps: int = 40) -> tuple[list[Check], dict[str, Array]]:
     """
-    Claim 6 with steps of limited size: how near to the optimum many sweeps get, and whether they still can.
+    Check claim 6 with steps of limited size: the gap after many sweeps, and whether the optimum can still be reached.
 
     :param batches: MDPs
     :param n_sweeps: number of sweeps
@@ -101,7 +101,7 @@ def convergence_rows(batches: Sequence[Batch], n_sweeps: int = 40) -> tuple[list
 
 def lost_an_action(mdp: Mdp, policy: Array) -> NDArray[np.bool_]:
     """
-    Whether the optimal action of a state that the optimum visits has probability 0, from where none returns.
+    Return True where an optimal action, of a state that the optimum visits, has probability 0 for good.
 
     :param mdp: n MDPs
     :param policy: shape (n, T, S, A)
@@ -114,8 +114,10 @@ def lost_an_action(mdp: Mdp, policy: Array) -> NDArray[np.bool_]:
 
 def coordination_trap(n_turns: int = 4, n_actions: int = 4) -> Batch:
     """
-    The package's CoordinationTrap as a tabular MDP: a first action pays 0.6 for certain, another one pays 1 if one
-    action of four is hit at each later turn. States: on track, or decided.
+    Make a tabular MDP of the package's CoordinationTrap. The states are "on track" and "decided".
+
+    One first action pays 0.6 for certain. Another one pays 1 if the one right action of four is taken at each later
+    turn.
 
     :param n_turns: T
     :param n_actions: A
@@ -132,7 +134,7 @@ def coordination_trap(n_turns: int = 4, n_actions: int = 4) -> Batch:
 
 def coordination_rows(n_sweeps: int = 40) -> tuple[list[Check], dict[str, Array]]:
     """
-    Claim 6 where the turns depend on each other: sweeps until the return exceeds 0.99.
+    Check claim 6 where the turns depend on each other: the number of sweeps until the return exceeds 0.99.
 
     :param n_sweeps: sweeps after which to give up
     :return: rows; by method the return after each sweep of exponentiated steps of 1, shape (n_sweeps + 1,)
@@ -159,7 +161,7 @@ def staged_rows(
     generator: np.random.Generator, batches: Sequence[Batch], n_repeats: int = 5
 ) -> tuple[list[Check], dict[str, Array]]:
     """
-    Claim 6 from samples: backward induction in stages, and one sweep on as many episodes in all.
+    Check claim 6 from samples: backward induction in stages, and one sweep with as many episodes in all.
 
     :param generator: source of the samples
     :param batches: MDPs
@@ -190,7 +192,7 @@ def staged_rows(
 
 def tied_rows(batches: Sequence[Batch], n_sweeps: int = 30) -> list[Check]:
     """
-    Claim 7: where reverse sweeps of tied policies end, against the best deterministic policy that is tied likewise.
+    Check claim 7: the end of reverse sweeps of tied policies, against the best deterministic policy with the same tie.
 
     :param batches: MDPs
     :param n_sweeps: number of sweeps

@@ -15,11 +15,11 @@ _STEP_SIZES = (0.1, 1.0, 10.0)
 
 def lottery_rows(group_size: int = 8, eps: float = 0.2) -> list[Check]:
     """
-    Noise pulls ratios back into the clip range: one arm pays 0, the other -1 or, one time in ten, 20.
+    Check that noise pulls ratios back into the clip range: one arm pays 0, the other -1 or, one time in ten, 20.
 
     :param group_size: G
     :param eps: clip range
-    :return: rows that compare whole-return advantages with exact ones, from a probability of 0.2 for the better arm
+    :return: rows that compare whole-return advantages with exact ones; the better arm starts with probability 0.2
     """
 
     def parts(policy: Array, exact: bool) -> tuple[Array, Array]:
@@ -51,7 +51,7 @@ def lottery_rows(group_size: int = 8, eps: float = 0.2) -> list[Check]:
 
 def lower_bound_rows(generator: np.random.Generator, n: int) -> list[Check]:
     """
-    In a single turn the expected surrogate bounds the improvement from below, so its maximum cannot lower J.
+    Check that in a single turn the expected surrogate is a lower bound of the improvement: its maximum cannot lower J.
 
     :param generator: source of randomness
     :param n: number of random bandits with three arms, of three heavy-tailed payoffs each
@@ -83,7 +83,7 @@ def lower_bound_rows(generator: np.random.Generator, n: int) -> list[Check]:
 
 def normalisation_rows() -> list[Check]:
     """
-    Dividing by the standard deviation of the group, as GRPO does, and by that of the batch.
+    Check division by the standard deviation of the group, as GRPO does it, and of the batch.
 
     :return: rows about the lottery, and about two contexts of different scale with shared logits
     """
@@ -111,7 +111,7 @@ def _sign(claim: str, values: Array, sign: int) -> Check:
 
 
 def _context_row(old: Array) -> Check:
-    """In 40% of the episodes arm A pays 10 and B nothing, in the others A nothing and B 1; the logits are shared."""
+    """Check two contexts with shared logits: A pays 10 and B 0 in 40% of the episodes, A 0 and B 1 in the others."""
     contexts = {0.4: Bandit(np.array([[10.0], [0.0]]), np.ones((2, 1))), 0.6: Bandit(np.eye(2)[:, 1:], np.ones((2, 1)))}
     slope = {
         kind: float(sum(w * logit_gradient(expected_parts(c, old, 4, kind), old)[0] for w, c in contexts.items()))

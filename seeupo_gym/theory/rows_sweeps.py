@@ -1,4 +1,4 @@
-"""Claims 4, 5 and 7: the factor, and which sweeps can lower the return."""
+"""Claims 4, 5 and 7: the factor, and the sweeps that can lower the return."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ METHODS = {
     "forward, exact F": (1, EXACT),
     "simultaneous (no F)": (1, NO_FACTOR),
 }
-"""Direction of the order, and the clip range of the factor."""
+"""Name of a method -> direction of the order, and clip range of the factor."""
 
 INNER: dict[str, tuple[Callable[[float], Improve], tuple[float, ...]]] = {
     "clipped": (clipped_maximum, (0.1, 0.2, 0.5)),
     "exponentiated": (exponentiated_step, (0.1, 1.0, 10.0)),
     "gradient": (gradient_step, (1.0, 10.0, 100.0)),
 }
-"""Updates of one turn, and their step sizes."""
+"""Name of an update of one turn -> function that makes it, and step sizes."""
 
 TIES: dict[Tie, str] = {
     "nothing": "own policy per turn and state",
@@ -48,10 +48,10 @@ TIES: dict[Tie, str] = {
 
 def tied(policy: Array, tie: Tie) -> Array:
     """
-    Make the policies that are to be the same those of the first state or turn.
+    Tie policies: those that have to be the same become that of the first state or turn.
 
     :param policy: shape (..., T, S, A)
-    :param tie: what is to be the same
+    :param tie: the states or turns that share a policy
     :return: same shape
     """
     if tie == "states":
@@ -63,13 +63,13 @@ def tied(policy: Array, tie: Tie) -> Array:
 
 def run_method(batch: Batch, method: str, improve: Improve, n_sweeps: int, tie: Tie = "nothing") -> tuple[Array, Array]:
     """
-    A number of sweeps of a method.
+    Run a number of sweeps of a method.
 
     :param batch: MDPs and first policies
     :param method: one of ``METHODS``
     :param improve: the update of one turn
     :param n_sweeps: number of sweeps
-    :param tie: what has the same policy
+    :param tie: the states or turns that share a policy
     :return: the return before and after each sweep, shape (n_sweeps + 1, n), and the last policy
     """
     direction, factor_clip = METHODS[method]
@@ -80,7 +80,7 @@ def run_method(batch: Batch, method: str, improve: Improve, n_sweeps: int, tie: 
 
 def factor_rows(generator: np.random.Generator, batches: Sequence[Batch]) -> list[Check]:
     """
-    Claim 4: the performance difference, the M-weighted estimator, and what clipping its factor costs.
+    Check claim 4: the performance difference, the M-weighted estimator, and the error of clipping its factor.
 
     :param generator: source of the new policies, whose logits are the old ones with noise of some scale
     :param batches: MDPs
@@ -125,10 +125,10 @@ def factor_rows(generator: np.random.Generator, batches: Sequence[Batch]) -> lis
 
 def monotone_rows(batches: Sequence[Batch], tie: Tie, n_sweeps: int = 5) -> list[Check]:
     """
-    Claims 5 and 7: sweeps that lower J, by method, update of a turn and step size.
+    Check claims 5 and 7: the number of sweeps that lower J, by method, update of a turn and step size.
 
     :param batches: MDPs
-    :param tie: what has the same policy
+    :param tie: the states or turns that share a policy
     :param n_sweeps: sweeps from each first policy
     :return: one row for each method
     """
@@ -155,7 +155,7 @@ def monotone_rows(batches: Sequence[Batch], tie: Tie, n_sweeps: int = 5) -> list
 
 def order_row(batches: Sequence[Batch], n_sweeps: int = 5) -> Check:
     """
-    Claim 5: without a factor the order of the turns plays no part.
+    Check claim 5: without a factor the order of the turns has no effect.
 
     :param batches: MDPs
     :param n_sweeps: sweeps from each first policy
@@ -172,11 +172,12 @@ def order_row(batches: Sequence[Batch], n_sweeps: int = 5) -> Check:
 
 def factor_trap() -> tuple[Mdp, Array]:
     """
-    An MDP where the clipped factor of eq. 8 misleads. At turn 0, action 0 pays 0 in the end, and action 1 leads to
-    state 1 or 2, which pay about +1 and -1.05. There, at turn 1, either action is as good as the other but for
-    0.01, so that maximising the surrogate moves the policy far for almost no gain: with eps 0.2 from (0.9, 0.1) to
-    (1, 0), and from (0.1, 0.9) to (0.28, 0.72). The clipped ratios average to 1.08 in state 1 and to 0.84 in state
-    2, which makes action 1 look good.
+    Make an MDP where the clipped factor of eq. 8 misleads.
+
+    At turn 0, action 0 pays 0 in the end, and action 1 leads to state 1 or 2, which pay about +1 and -1.05. There, at
+    turn 1, the two actions differ by only 0.01, so maximising the surrogate moves the policy far for almost no gain:
+    with eps 0.2 from (0.9, 0.1) to (1, 0), and from (0.1, 0.9) to (0.28, 0.72). The clipped ratios average 1.08 in
+    state 1 and 0.84 in state 2, which makes action 1 look good.
 
     :return: the MDP, and the policy before the sweep
     """
@@ -190,7 +191,7 @@ def factor_trap() -> tuple[Mdp, Array]:
 
 def factor_trap_row(eps: float = 0.2) -> Check:
     """
-    Claim 5, constructed: one sweep by maximising the clipped surrogate in :func:`factor_trap`.
+    Check claim 5 on a constructed MDP: one sweep that maximises the clipped surrogate in :func:`factor_trap`.
 
     :param eps: clip range of the ratio
     :return: a row

@@ -10,11 +10,13 @@ from seeupo_gym.theory.updates import EXACT, greedy_step, sweep
 
 def staged_policy(generator: np.random.Generator, mdp: Mdp, n_episodes: int) -> Array:
     """
-    Train the last turn first: play uniformly up to and including the turn, then the finished greedy continuation,
-    and take the action with the highest mean reward-to-go; then the turn before it.
+    Train the turns in stages, the last one first.
 
-    Tabular episodes are independent, so the numbers of episodes that take each way are multinomial, and are drawn
-    as such: the same distribution as playing them one by one, at no cost per episode.
+    A turn is trained on episodes that are played uniformly up to and including the turn, and then by the finished
+    greedy continuation. It takes the action with the highest mean reward-to-go. Then comes the turn before it.
+
+    Tabular episodes are independent, so the numbers of episodes that take each way are multinomial. They are drawn as
+    such, which has the same distribution as playing the episodes one by one, at no cost per episode.
 
     :param generator: source of randomness
     :param mdp: n MDPs
@@ -31,7 +33,7 @@ def staged_policy(generator: np.random.Generator, mdp: Mdp, n_episodes: int) -> 
         tried = generator.multinomial(n_episodes, pairs).reshape(n, n_states, n_actions)
         total = tried * mdp.rewards[:, turn]
         if turn + 1 < n_turns:
-            where = generator.multinomial(tried, mdp.transitions[:, turn])  # (n, S, A, S): from here, there now
+            where = generator.multinomial(tried, mdp.transitions[:, turn])  # numbers of episodes, (n, S, A, next S)
         for later in range(turn + 1, n_turns):
             reward = (policy[:, later] * mdp.rewards[:, later]).sum(axis=-1)
             total = total + np.einsum("nsap,np->nsa", where, reward)
@@ -45,8 +47,10 @@ def staged_policy(generator: np.random.Generator, mdp: Mdp, n_episodes: int) -> 
 
 def sampled_sweep(generator: np.random.Generator, paths: Paths, n_episodes: int) -> Array:
     """
-    One reverse sweep on one sample of episodes, played uniformly: each turn takes the action with the highest mean
-    of ``F (R - b)``, with the factor not clipped. The turns share the data and pay for it with the weights F.
+    Make one reverse sweep on one sample of episodes, which are played uniformly.
+
+    Each turn takes the action with the highest mean of ``F (R - b)``, with the factor not clipped. The turns share the
+    data, and pay for it with the variance of the weights F.
 
     :param generator: source of randomness
     :param paths: the trajectories of n MDPs

@@ -1,16 +1,16 @@
 """
 The expected clipped surrogate of one turn, as an exact function of the policy.
 
-With whole-return advantages M that vary for the same action, ``E[min(rho M, clip(rho) M)]`` (arXiv:2602.06554,
-eq. 6, in expectation) is not ``min(rho A, clip(rho) A)`` with A = E[M]. It depends on M through two numbers for
-each action only, its expected positive and negative parts, times the probability of the action::
+Whole-return advantages M vary for the same action. So ``E[min(rho M, clip(rho) M)]`` (arXiv:2602.06554, eq. 6, in
+expectation) is not ``min(rho A, clip(rho) A)`` with A = E[M]. It depends on M only through two numbers for each action,
+the expected positive and negative parts of M, times the probability of the action::
 
     up_a = E[max(M, 0) 1{a}],   down_a = E[max(-M, 0) 1{a}],   up_a - down_a = pi_old(a) A(a)
     L = sum_a up_a min(rho_a, 1 + eps) - down_a max(rho_a, 1 - eps),   rho_a = pi(a) / pi_old(a)
 
-Hence the slope in rho_a is ``up`` below the clip range, ``up - down`` inside and ``-down`` above it, where the exact
-advantage would give 0 on the side it pushes to: noise pulls ratios back into the range. As L is below its
-unclipped form, it is a lower bound of the improvement, whatever the noise: ``L <= sum_a pi(a) A(a)``.
+Hence the slope in rho_a is ``up`` below the clip range, ``up - down`` inside, and ``-down`` above it. The exact
+advantage would give 0 on the side that it pushes to; the noise instead pulls ratios back into the range. As L is below
+its unclipped form, it is a lower bound of the improvement, whatever the noise: ``L <= sum_a pi(a) A(a)``.
 
 All arrays have shape (..., A); leading axes are states.
 """
@@ -23,13 +23,13 @@ from seeupo_gym.theory.mdp import Array, softmax
 
 
 def exact_parts(policy: Array, advantage: Array) -> tuple[Array, Array]:
-    """Up and down of an advantage without noise."""
+    """Compute up and down of an advantage without noise."""
     return policy * np.maximum(advantage, 0.0), policy * np.maximum(-advantage, 0.0)
 
 
 def clipped_value(ratio: Array, up: Array, down: Array, eps: float) -> Array:
     """
-    The expected surrogate L of the module's docstring.
+    Compute the expected surrogate L of the module's docstring.
 
     :param ratio: rho
     :param up: expected positive part of M
@@ -42,10 +42,10 @@ def clipped_value(ratio: Array, up: Array, down: Array, eps: float) -> Array:
 
 def maximise_clipped(old: Array, up: Array, down: Array, eps: float) -> Array:
     """
-    A policy that maximises the expected surrogate, exactly.
+    Find a policy that maximises the expected surrogate exactly.
 
-    L is concave and piecewise linear in each action's probability, so probability goes to the steepest pieces
-    first: below the clip range (slope up / pi_old), inside ((up - down) / pi_old), above (-down / pi_old).
+    L is concave and piecewise linear in each action's probability, so the steepest pieces get probability first: below
+    the clip range (slope up / pi_old), inside ((up - down) / pi_old), above (-down / pi_old).
 
     :param old: the policy that collected, shape (..., A)
     :param up: expected positive part of M
@@ -67,7 +67,7 @@ def maximise_clipped(old: Array, up: Array, down: Array, eps: float) -> Array:
 
 def ascend_clipped(old: Array, up: Array, down: Array, eps: float, step_size: float, n_steps: int) -> Array:
     """
-    Gradient ascent on the expected surrogate, in the logits of a softmax.
+    Ascend the gradient of the expected surrogate, in the logits of a softmax.
 
     :param old: the policy that collected, shape (..., A)
     :param up: expected positive part of M

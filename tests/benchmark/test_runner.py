@@ -12,7 +12,7 @@ import pytest
 
 from seeupo_gym.baselines import run_benchmark
 from seeupo_gym.benchmark.results import read_rows
-from seeupo_gym.benchmark.run import _locked
+from seeupo_gym.system.files import locked
 
 TRAP = "seeupo_gym/CoordinationTrap-v0"
 QUICK = {
@@ -48,7 +48,7 @@ def test_overwriting_replaces_only_what_cannot_stay(tmp_path):
 
 
 def test_two_benchmarks_cannot_write_to_one_folder(tmp_path):
-    with _locked(tmp_path), pytest.raises(ValueError, match="another benchmark is writing to"):
+    with locked(tmp_path), pytest.raises(ValueError, match="another run is writing to"):
         run_benchmark(["a2c"], [TRAP], [0], out=tmp_path, **QUICK)
     assert run_benchmark(["a2c"], [TRAP], np.arange(1), out=tmp_path, **QUICK).finished
 
@@ -84,3 +84,42 @@ def test_ctrl_c_while_workers_start_is_one_line(tmp_path):
     assert process.returncode == 130
     assert err.splitlines()[-1] == "stopped; what was finished is kept"
     assert "Traceback" not in err
+
+
+_STUCK = """
+import sys, time
+from pathlib import Path
+import gymnasium as gym
+from gymnasium.envs.classic_control import CartPoleEnv
+from seeupo_gym.baselines import run_benchmark
+
+class Stuck(CartPoleEnv):
+    def step(self, action):
+        Path("stuck").touch()
+        while not Path("go").exists():
+            time.sleep(0.01)
+        return super().step(action)
+
+gym.register("Stuck-v0", Stuck, max_episode_steps=3)
+if __name__ == "__main__":
+    quick = dict(n_evals=1, n_eval_episodes=1, progress=False, settings={"a2c": {"n_envs": 1}})
+    run_benchmark(["a2c"], ["Stuck-v0"], [0], 64, "out", **quick)
+"""
+
+
+def test_a_folder_belongs_to_the_worker_that_outlives_its_benchmark(tmp_path):
+    (tmp_path / "stuck.py").write_text(_STUCK)
+    command = [sys.executable, "stuck.py"]
+    first = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
+    while not (tmp_path / "stuck").exists():
+        assert first.poll() is None
+        time.sleep(0.02)
+    first.kill()
+    first.wait()
+    second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert second.returncode != 0
+    assert "another run is writing to out/Stuck-v0/a2c/seed_0" in second.stderr
+    (tmp_path / "go").touch()
+    while subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode != 0:
+        time.sleep(0.1)
+    assert (tmp_path / "out/Stuck-v0/a2c/seed_0/result.json").is_file()

@@ -1,19 +1,24 @@
 """Language-model policies: a Hugging Face causal LM learns text environments. transformers is imported when needed."""
 
-from importlib import import_module
-from typing import Any
+from __future__ import annotations
 
-_MODULES = {
-    "CausalLMPolicy": "agents.language.policy",
-    "ChatView": "agents.language.chat",
-    "bfcl_functions": "envs.suites.bfcl",
-    "make_chat_vec": "agents.language.chat",
-}
+from typing import TYPE_CHECKING
+
+from seeupo_gym.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from seeupo_gym.agents.language.chat import ChatView, make_chat_vec
+    from seeupo_gym.agents.language.policy import CausalLMPolicy
+    from seeupo_gym.envs.suites.bfcl import bfcl_functions
 
 __all__ = ["CausalLMPolicy", "ChatView", "bfcl_functions", "make_chat_vec"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"seeupo_gym.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "CausalLMPolicy": "agents.language.policy",
+        "ChatView": "agents.language.chat",
+        "bfcl_functions": "envs.suites.bfcl",
+        "make_chat_vec": "agents.language.chat",
+    },
+)

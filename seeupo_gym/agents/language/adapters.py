@@ -1,4 +1,4 @@
-"""LoRA adapters, one for each policy, on one language model."""
+"""LoRA adapters on one language model, one for each policy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch as th
 
 from seeupo_gym.agents.language.loading import require_llm
 
-# Those of peft that leave the weights beside the adapters alone.
+# Initial values of peft that do not change the weights of the model itself.
 _INITIAL = (True, False, "gaussian", "orthogonal")
 
 
@@ -22,10 +22,10 @@ def _name(index: int) -> str:
 
 def add_adapters(network: Any, n_adapters: int, lora: dict[str, Any]) -> Any:
     """
-    Put adapters into a model; what was there is frozen.
+    Put adapters into a model, whose own weights are frozen.
 
     :param network: a causal language model of transformers
-    :param n_adapters: how many
+    :param n_adapters: number of adapters
     :param lora: arguments of ``peft.LoraConfig``
     :return: peft's wrapper of the model
     :raises ValueError: for dropout, and for initial values that change the model's own weights
@@ -49,7 +49,7 @@ def add_adapters(network: Any, n_adapters: int, lora: dict[str, Any]) -> Any:
 
 
 def adapter_parameters(network: Any, index: int) -> dict[str, th.nn.Parameter]:
-    """Weights of one adapter, by name."""
+    """Return the weights of one adapter, by name."""
     marker = f".{_name(index)}."
     return {name: param for name, param in network.named_parameters() if marker in f"{name}."}
 
@@ -59,7 +59,7 @@ def activate(network: Any, index: int, trained: Iterable[th.nn.Parameter]) -> No
     Use one adapter from now on.
 
     :param network: peft's wrapper
-    :param index: which one
+    :param index: number of the adapter
     :param trained: weights of all adapters
     """
     _use(network, _name(index), trained)
@@ -67,7 +67,7 @@ def activate(network: Any, index: int, trained: Iterable[th.nn.Parameter]) -> No
 
 def _use(network: Any, name: str, trained: Iterable[th.nn.Parameter]) -> None:
     network.set_adapter(name)
-    # peft freezes the other adapters, and with them gradients of turns that are updated together.
+    # peft freezes the other adapters. But turns that are updated together need gradients of several.
     for param in trained:
         param.requires_grad_(True)
 
@@ -76,12 +76,12 @@ def checkpoint_activations(network: Any, trained: Iterable[th.nn.Parameter]) -> 
     """
     Compute activations twice instead of keeping them.
 
-    The second time is with the adapter of the first: that of another turn may have become active in between.
+    The second time uses the adapter of the first time, as the adapter of another turn may be active by then.
 
     :param network: a causal language model of transformers, or peft's wrapper of one
-    :param trained: weights of all adapters, where there are any
+    :param trained: weights of all adapters; empty if there are none
     """
-    # The older of the two names goes away in transformers 6.
+    # The older of the two names disappears in transformers 6.
     enable = getattr(network, "activation_checkpointing_enable", network.gradient_checkpointing_enable)
     settings: dict[str, Any] = {"use_reentrant": False}
     if hasattr(network, "peft_config"):
@@ -100,8 +100,8 @@ def merged(network: Any, index: int) -> Any:
     """
     Make a plain model whose weights contain one adapter.
 
-    :param network: peft's wrapper, which stays as it is
-    :param index: which adapter
+    :param network: peft's wrapper, which is not changed
+    :param index: number of the adapter
     """
     network = deepcopy(network)
     network.set_adapter(_name(index))

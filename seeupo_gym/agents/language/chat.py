@@ -1,4 +1,4 @@
-"""Text environments as arrays of tokens, for policies that are language models."""
+"""Text environments as arrays of tokens, for language models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from seeupo_gym.envs.views.text_view import TextView
 
 _THINK, _THOUGHT = "<think>", "</think>"
 _MEMO_SIZE = 1024
-# What each tokenizer's template wrote lately. Environments of one tokenizer share it, and it is not pickled with them.
+# Conversations that each tokenizer's template rendered lately. Environments with the same tokenizer share them, and
+# they are not pickled with an environment.
 _WRITTEN: WeakKeyDictionary[Any, OrderedDict[Any, NDArray[np.int32]]] = WeakKeyDictionary()
 
 Observation = dict[str, NDArray[np.int32]]
@@ -35,38 +36,44 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
     """
     A text environment as a conversation in tokens: an observation is a prompt, an action is a generated message.
 
-    The observation is a dict: ``context``, the conversation so far as the chat template writes it, ready for the next
-    message of the assistant, padded with -1 on the right; ``turn``, counted from 0; and with ``n_choices`` also
-    ``choices``, a row for each of ``info["admissible_commands"]``: its tokens and the one that ends a message, padded
-    with -1, with rows of -1 after the last (without any command, the empty message is the one choice).
+    The observation is a dict of
 
-    The action holds the generated tokens, with the one that ended the message if there was one, padded with -1. The
-    message is their text up to the first stop token, without special tokens, without what a model writes up to its last
-    ``</think>`` (a thought without an end is all thought, so the message is empty) and without white space around it;
-    tokens of a choice mean its command, letter by letter. The message is sent, and stands in the conversation; the
-    reply is the user's next message. What a message means is up to the environment, as is
-    ``info["seeupo_gym/malformed"]``. Special tokens that messages or replies spell letter by letter are removed, or the
-    next prompt would have them for real: nobody can write a turn of somebody else.
+    - ``context``: the conversation so far as the chat template writes it, ready for the next message of the assistant,
+      padded with -1 on the right;
+    - ``turn``: the turn, counted from 0;
+    - ``choices``, only with ``n_choices``: a row for each of ``info["admissible_commands"]``, with its tokens and the
+      one that ends a message, padded with -1; then rows of -1. Without any command the empty message is the one choice.
 
-    A conversation of more than ``max_context`` tokens loses its oldest exchanges, that is, the assistant's message and
-    the reply to it, until it fits. The system prompt, the first message of the user and the last exchange always stay,
-    and no message is cut: if these do not fit, that is an error. The context at the end of an episode is empty, as
-    there is nothing to write any more.
+    The action holds the generated tokens, including the one that ended the message if there was one, padded with -1.
+    The message is their text up to the first stop token. Removed are special tokens, white space around the text, and
+    the model's thoughts: all text up to the last ``</think>``, and the whole text if a thought has no end. Tokens of a
+    choice mean its command, letter by letter.
 
-    ``info["message"]`` is what was sent, ``info["dropped_exchanges"]`` how many exchanges the context lacks, and
-    ``info["conversation"]``, at the end of an episode, all its messages as dicts of ``role`` and ``content``.
+    The message is sent to the environment and added to the conversation; the reply is the user's next message. The
+    environment decides what a message means, and on ``info["seeupo_gym/malformed"]``. If a message or a reply spells a
+    special token letter by letter, the token is removed. Otherwise the next prompt would contain the real token, and
+    one side could write turns of the other.
+
+    A conversation of more than ``max_context`` tokens loses its oldest exchanges (a message of the assistant and the
+    reply to it) until it fits. The system prompt, the first message of the user and the last exchange always stay, and
+    no message is cut. If these do not fit, that is an error. The context is empty at the end of an episode, where
+    nothing is to be written any more.
+
+    ``info["message"]`` is the message that was sent, and ``info["dropped_exchanges"]`` the number of exchanges that the
+    context lacks. At the end of an episode ``info["conversation"]`` has all messages, as dicts of ``role`` and
+    ``content``.
 
     :param env: the text environment; it needs an attribute ``max_turns``
     :param tokenizer: a tokenizer of transformers with a chat template
-    :param max_context: the most tokens of a prompt; these and ``max_new_tokens`` have to fit into the model's context
-    :param max_new_tokens: the most tokens of a message, thoughts and end included
+    :param max_context: largest number of tokens of a prompt; the model's context must hold it and ``max_new_tokens``
+    :param max_new_tokens: largest number of tokens of a message, with thoughts and the end
     :param system_prompt: a first message with the role ``system``; None: the template decides
-    :param template_kwargs: for the chat template, for example ``{"enable_thinking": False}``
-    :param n_choices: the most admissible commands, for constrained decoding; None: no ``choices``
-    :param show_info: makes a text of ``info`` that is put before the observation, unless it is empty
-    :param malformed_reward: added to the reward of a message that the environment calls malformed; a small negative one
-        helps a model that knows nothing yet
-    :raises ValueError: for an environment or settings that do not go together
+    :param template_kwargs: arguments of the chat template, for example ``{"enable_thinking": False}``
+    :param n_choices: largest number of admissible commands, for constrained decoding; None: no ``choices``
+    :param show_info: function from ``info`` to a text that is put before the observation, unless it is empty
+    :param malformed_reward: added to the reward of a malformed message; a small negative number helps a model that
+        knows nothing yet
+    :raises ValueError: for an environment or settings that do not fit together
     """
 
     def __init__(
@@ -108,10 +115,10 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
         self._spelled = re.compile(
             "|".join(re.escape(text) for text in sorted(special.values(), key=len, reverse=True))
         )
-        # Some templates begin the thought, so that the message only ends it.
+        # Some templates begin the thought themselves, so that the message only ends it.
         self._begun = self._template([*self._system, _message("user", "")], tokenize=False).rstrip().endswith(_THINK)
         template = str(tokenizer.chat_template)
-        self._template_changes = "strftime_now" in template  # with the date
+        self._template_changes = "strftime_now" in template  # it depends on the date
         self._template_key = (template, len(tokenizer), repr(self._template_kwargs))
         n_vocab, max_turns = len(tokenizer), int(env.get_wrapper_attr("max_turns"))
         entries: dict[str, spaces.Space[Any]] = {
@@ -162,13 +169,13 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
         return _message("user", self._plain(f"{shown}\n\n{text}" if shown else text))
 
     def _plain(self, text: str) -> str:
-        """Remove special tokens, also those that only come about when others are removed."""
+        """Remove special tokens, including those that only arise when others are removed."""
         while (rest := self._spelled.sub("", text)) != text:
             text = rest
         return text
 
     def _read(self, action: Any) -> str:
-        """Make a message of tokens."""
+        """Decode the tokens of an action to a message."""
         tokens = np.asarray(action)
         n_tokens = int((tokens != PAD).cumprod().sum())
         if (
@@ -197,7 +204,7 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
         return self._arrays(self._context(), [] if self._n_choices is None else self._choices(info, self._n_choices))
 
     def _context(self) -> NDArray[np.int32]:
-        """Write the conversation, without as many of the oldest exchanges as it takes; those that are gone stay so."""
+        """Render the conversation, and drop its oldest exchanges for good until it fits."""
         head = len(self._system) + 1
         while True:
             tokens = self._tokens([*self._messages[:head], *self._messages[head + 2 * self._dropped :]])
@@ -211,7 +218,7 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
             self._dropped += 1
 
     def _tokens(self, messages: list[dict[str, str]]) -> NDArray[np.int32]:
-        """Render a conversation, unless that was done lately: members of a group often meet the same ones."""
+        """Render a conversation, or look it up: members of a group often have the same conversation."""
         if self._template_changes:
             return np.array(self._template(messages), dtype=np.int32)
         memo = _WRITTEN.setdefault(self.tokenizer, OrderedDict())
@@ -237,7 +244,7 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
             ) from error
 
     def _choices(self, info: dict[str, Any], n_choices: int) -> list[list[int]]:
-        """Tokens of the admissible commands, and what they mean."""
+        """Encode the admissible commands, and remember which tokens mean which command."""
         if "admissible_commands" not in info:
             raise ValueError('the environment gives no info["admissible_commands"]: set n_choices to None')
         commands = list(dict.fromkeys(info["admissible_commands"])) or [""]
@@ -256,7 +263,7 @@ class ChatView(gym.Wrapper[Any, Any, Any, Any]):
         return [[*row, self._end] for row in rows]
 
     def _arrays(self, context: Sequence[int] | NDArray[np.int32], choices: list[list[int]]) -> Observation:
-        """Pad."""
+        """Make an observation of padded arrays."""
         padded = np.full(self._max_context, PAD, dtype=np.int32)
         padded[: len(context)] = context
         observation = {"context": padded, "turn": np.array([self._turn], dtype=np.int32)}
@@ -277,7 +284,7 @@ def _is_text(env: gym.Env[Any, Any]) -> bool:
 
 def text_env(env: gym.Env[Any, Any]) -> gym.Env[str, str]:
     """
-    Make a text environment of one of this package's tasks; one that is a text environment stays as it is.
+    Make a text environment of one of this package's tasks. A text environment is returned as it is.
 
     :param env: a task, or an environment with text for observations and actions
     :raises TypeError: for any other environment
@@ -308,14 +315,14 @@ def make_chat_vec(
     Make a vector environment of :class:`ChatView`.
 
     :param env: a registered Gymnasium id, or a function that makes an environment; see :func:`text_env`
-    :param model: the tokenizer is that of this model, see :func:`~seeupo_gym.agents.language.loading.load_tokenizer`
+    :param model: the model whose tokenizer is used, see :func:`~seeupo_gym.agents.language.loading.load_tokenizer`
     :param n_envs: number of environments, at least 1
     :param max_context: see :class:`ChatView`
     :param max_new_tokens: see :class:`ChatView`
     :param seed: environment ``i`` starts from ``seed + i`` at its next reset; None: random
     :param vec_env_cls: SB3 class to use
     :param env_kwargs: arguments of the environment
-    :param chat_template: in place of the tokenizer's own
+    :param chat_template: Jinja template; None: the tokenizer's own
     :param chat_settings: other arguments of :class:`ChatView`
     :return: an SB3 vector environment that reports episode statistics and takes queues of seeds
     """

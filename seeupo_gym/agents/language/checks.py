@@ -1,4 +1,4 @@
-"""Whether a language model, its tokenizer, an environment and the settings go together, said before anything is run."""
+"""Checks that a language model, its tokenizer, an environment and the settings fit together, before anything is run."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def check_spaces(
 
     :param observation_space: of the environment
     :param action_space: of the environment
-    :param max_context: the most tokens of a prompt
-    :param max_new_tokens: the most tokens of a message
-    :raises ValueError: says what to pass instead
+    :param max_context: largest number of tokens of a prompt
+    :param max_new_tokens: largest number of tokens of a message
+    :raises ValueError: if they are others; says what to pass instead
     """
     if not isinstance(observation_space, spaces.Dict) or "context" not in observation_space.spaces:
         raise ValueError(
@@ -38,18 +38,19 @@ def check_context(model: str | Path, model_config: Any, max_context: int, max_ne
     """
     Refuse contexts that a model cannot read.
 
-    Rotary positions of the type "longrope" change for all rows of a batch when one is longer than the original length,
-    and log-probabilities with them. Those of the type "dynamic" do so beyond the number of positions.
+    With rotary positions of the type "longrope", the positions of all rows of a batch, and so their log-probabilities,
+    change if one row is longer than the original length. With the type "dynamic" they change if one row is longer than
+    the number of positions.
 
     :param model: its name, for the message
     :param model_config: its configuration
-    :param max_context: the most tokens of a prompt
-    :param max_new_tokens: the most tokens of a message
-    :raises ValueError: if these together are too many
+    :param max_context: largest number of tokens of a prompt
+    :param max_new_tokens: largest number of tokens of a message
+    :raises ValueError: if these are too many together
     """
     limit, what = context_limit(model_config), "can read"
     rope = getattr(model_config.get_text_config(), "rope_parameters", None) or {}
-    # Of the whole model, or by type of layer.
+    # They are those of the whole model, or one entry for each type of layer.
     for part in (rope, *(value for value in rope.values() if isinstance(value, dict))):
         if part.get("rope_type") == "longrope" and part["original_max_position_embeddings"] < limit:
             limit = part["original_max_position_embeddings"]
@@ -69,7 +70,7 @@ def check_vocabulary(model: str | Path, network: Any, tokenizer: Any, action_spa
     :param network: the model
     :param tokenizer: its tokenizer
     :param action_space: of the environment
-    :raises ValueError: if there are others
+    :raises ValueError: if their tokens differ
     """
     n_vocab = len(tokenizer)
     if action_space.high.max() + 1 != n_vocab:  # type: ignore[attr-defined]

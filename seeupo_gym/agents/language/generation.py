@@ -12,13 +12,16 @@ from seeupo_gym.agents.language.loading import require_llm
 from seeupo_gym.agents.language.tokens import PAD
 
 AllowedTokens = Callable[[th.Tensor, th.Tensor], th.Tensor]
-"""Tells which tokens may follow, shape (batch, n_vocab), from contexts, tokens followed by -1, shape (batch, width),
-and what was written so far, shape (batch, t), both int64. Only messages that are not over are asked about. It must
-depend on nothing else, as it is asked again when log-probabilities are computed."""
+"""Function that says which tokens may follow, shape (batch, n_vocab).
+
+Its arguments are contexts (tokens followed by -1), shape (batch, width), and the tokens written so far, shape (batch,
+t), both int64. It is called only for messages that are not over. It must depend on nothing else, because it is called
+again when log-probabilities are computed.
+"""
 
 
 class Decoding(NamedTuple):
-    """How messages are chosen; the same for sampling and for log-probabilities, or the importance ratio is wrong."""
+    """Settings of generation. Sampling and log-probabilities must use the same, or the importance ratio is wrong."""
 
     n_vocab: int
     stops: Sequence[int]
@@ -31,9 +34,9 @@ class Messages(NamedTuple):
     """Generated messages."""
 
     tokens: th.Tensor
-    """Up to and with the one that ends the message, then -1; shape (batch, max_new_tokens)."""
+    """Tokens up to and including the one that ends the message, then -1; shape (batch, max_new_tokens)."""
     log_probs: th.Tensor
-    """Of the tokens, 0 where there is none, same shape."""
+    """Log-probabilities of the tokens, 0 where there is none, same shape."""
 
 
 class NoTokenError(ValueError):
@@ -47,7 +50,7 @@ def left_padded(contexts: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
     Messages then begin in the same column, and a cache has no gap before them.
 
     :param contexts: tokens followed by -1, shape (batch, width)
-    :return: tokens preceded by 0, and which of them are tokens, shape (batch, longest)
+    :return: tokens preceded by zeros, and a mask of the tokens, both of shape (batch, longest)
     """
     lengths = (contexts >= 0).sum(dim=1)
     columns = th.arange(int(lengths.max()), device=contexts.device) - (lengths.max() - lengths).unsqueeze(1)
@@ -57,10 +60,10 @@ def left_padded(contexts: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
 
 def choice_mask(choices: th.Tensor, prefix: th.Tensor, n_vocab: int) -> th.Tensor:
     """
-    Tell which tokens lead on to one of the choices.
+    Compute a mask of the tokens that lead on to one of the choices.
 
     :param choices: tokens followed by -1, shape (batch, choices, width)
-    :param prefix: what was written so far, shape (batch, t) with t < width
+    :param prefix: tokens written so far, shape (batch, t) with t < width
     :param n_vocab: number of tokens
     :return: shape (batch, n_vocab)
     """
@@ -74,7 +77,7 @@ def choice_mask(choices: th.Tensor, prefix: th.Tensor, n_vocab: int) -> th.Tenso
 def _allowed(
     decoding: Decoding, contexts: th.Tensor, choices: th.Tensor | None, prefix: th.Tensor, open_: th.Tensor
 ) -> th.Tensor | None:
-    """Which tokens may follow; any where a message is over, as nothing is computed from its scores."""
+    """Compute a mask of the tokens that may follow. All may if a message is over, as its scores are not used."""
     if choices is None and decoding.allowed_tokens is None:
         return None
     mask = th.ones((len(prefix), decoding.n_vocab), dtype=th.bool, device=prefix.device)
@@ -86,7 +89,7 @@ def _allowed(
 
 
 def _scores(logits: th.Tensor, decoding: Decoding, allowed: th.Tensor | None) -> th.Tensor:
-    """Logits of the distribution that messages come from."""
+    """Compute the logits of the distribution that messages are sampled from."""
     scores = logits[..., : decoding.n_vocab].float() / decoding.temperature
     return scores if allowed is None else scores.masked_fill(~allowed, th.finfo(scores.dtype).min)
 
@@ -103,16 +106,16 @@ def sample_messages(
     """
     Write a message after each context.
 
-    Contexts that are equal, as those of a group at its first turn, are read once, and so is what all contexts begin
-    with, unless the model counts columns (sliding windows). The next tokens are computed with a key-value cache; rows
-    whose message has ended are dropped when they are half of all.
+    Equal contexts, such as those of a group at its first turn, are read once. So is the part that all contexts begin
+    with, unless the model counts columns (sliding windows). The next tokens are computed with a key-value cache. Rows
+    whose messages have ended are dropped when they are half of all rows.
 
     :param network: a causal language model of transformers
     :param contexts: tokens followed by -1, shape (batch, width)
-    :param max_new_tokens: where a message is cut off
-    :param decoding: how tokens are chosen
+    :param max_new_tokens: number of tokens after which a message is cut off
+    :param decoding: settings of generation
     :param generator: source of the samples; None: the most likely tokens
-    :param choices: the only messages there are, see :func:`choice_mask`; None: any
+    :param choices: the only messages that are allowed, see :func:`choice_mask`; None: any
     :raises FloatingPointError: if logits are not finite; its argument is the row
     :raises NoTokenError: if constraints leave no token
     """
@@ -173,15 +176,16 @@ def message_log_probs(
     with_entropy: bool = False,
 ) -> tuple[th.Tensor, th.Tensor | None]:
     """
-    Log-probabilities of the tokens of messages, under the masks and the temperature they were sampled with.
+    Compute the log-probabilities of the tokens of messages, with the masks and the temperature of their sampling.
 
-    Equal rows, as where members of a group wrote the same, are computed once, and so is what all contexts begin with.
+    Equal rows, such as the same message of several members of a group, are computed once. So is the part that all
+    contexts begin with.
 
     :param network: a causal language model of transformers
     :param contexts: tokens followed by -1, shape (batch, width)
-    :param messages: tokens followed by -1, at least one a row, shape (batch, max_new_tokens)
-    :param decoding: how tokens are chosen
-    :param choices: the only messages there are, see :func:`choice_mask`; None: any
+    :param messages: tokens followed by -1, at least one token in each row, shape (batch, max_new_tokens)
+    :param decoding: settings of generation
+    :param choices: the only messages that are allowed, see :func:`choice_mask`; None: any
     :param with_entropy: whether to compute entropies too
     :return: log-probabilities, 0 where there is no token, shape (batch, max_new_tokens), and the mean entropy of each
         message's tokens in nats, shape (batch,), or None; both with gradients
@@ -209,7 +213,7 @@ def message_log_probs(
     log_prob = th.nn.functional.pad(log_prob.masked_fill(~there, 0.0), (0, messages.shape[1] - longest))
     if not with_entropy:
         return log_prob, None
-    # The same as -sum p log p; masked tokens have p = 0 and a finite score.
+    # This is -sum p log p. Masked tokens have p = 0 and a finite score, so they add nothing.
     entropy = log_total - (scores.softmax(dim=2) * scores).sum(dim=2)
     return log_prob, entropy.masked_fill(~there, 0.0).sum(dim=1) / there.sum(dim=1)
 
@@ -218,10 +222,10 @@ def _read(
     network: Any, contexts: th.Tensor, messages: th.Tensor | None, n_logits: int, cache: Any
 ) -> tuple[th.Tensor, th.Tensor]:
     """
-    Run the network over contexts and what follows them, with what all contexts begin with computed in one row.
+    Run the network over contexts and messages; the part that all contexts begin with is computed in one row.
 
-    :param cache: filled; None: nothing is shared
-    :return: the last ``n_logits`` logits of each row, and which columns are tokens, shape (batch, width)
+    :param cache: a new cache, which is filled; None: nothing is shared
+    :return: the last ``n_logits`` logits of each row, and a mask of the columns that are tokens, shape (batch, width)
     """
     n = len(contexts)
     n_shared = 0 if cache is None or n == 1 or not _allows_gaps(_bare(network)) else shared_prefix(contexts)
@@ -256,9 +260,9 @@ def shared_prefix(contexts: th.Tensor) -> int:
 
 def _allows_gaps(network: Any) -> bool:
     """
-    Whether columns of padding may lie between a row's tokens, as behind a shared prefix.
+    Return True if columns of padding may lie between a row's tokens, as they do after a shared prefix.
 
-    Not where attention counts columns: in windows or chunks, or for distances of a model that is given no positions.
+    They may not if attention counts columns: in windows or chunks, or for distances if the model is given no positions.
     """
     config = network.config.get_text_config()
     return (
@@ -273,16 +277,16 @@ def _new_cache(network: Any) -> Any:
 
 
 def _cached(network: Any, cache: Any) -> dict[str, Any]:
-    """The cache as an argument, whose name changed in transformers 5."""
+    """Make an argument of the cache, under the name that the model knows; it changed in transformers 5."""
     return {"cache" if "cache" in signature(_bare(network).forward).parameters else "past_key_values": cache}
 
 
 def _is_checkpointing(network: Any) -> bool:
-    """Whether activations are computed twice; its name changed within transformers 5."""
+    """Return True if activations are computed twice; the attribute's name changed within transformers 5."""
     names = ("is_activation_checkpointing", "is_gradient_checkpointing")
     return bool(getattr(network, next(name for name in names if hasattr(network, name))))
 
 
 def _bare(network: Any) -> Any:
-    """The model within peft's wrapper, if it has one."""
+    """Return the model within peft's wrapper, if it has one."""
     return network.get_base_model() if hasattr(network, "get_base_model") else network

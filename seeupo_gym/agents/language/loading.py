@@ -32,11 +32,11 @@ def require_llm(package: str = "transformers") -> Any:
 
 class Source(NamedTuple):
     """
-    Where a model comes from.
+    The place of a model's files.
 
     :param name: hub name or local folder
-    :param gguf: name of the GGUF file in the folder, if it is one
-    :param local: whether the hub plays no role
+    :param gguf: name of the GGUF file in the folder; None: the folder has another format
+    :param local: whether only local files are used, and not the hub
     """
 
     name: str
@@ -45,14 +45,14 @@ class Source(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What ``from_pretrained`` needs to know."""
+        """Arguments of ``from_pretrained``."""
         gguf = {} if self.gguf is None else {"gguf_file": self.gguf}
         return {"local_files_only": self.local, "trust_remote_code": False, **gguf}
 
 
 def find_source(model: str | Path) -> Source:
     """
-    Find out what a model's name means.
+    Find the files that a model's name stands for.
 
     :param model: hub name, local folder, GGUF file, or folder with exactly one GGUF file
     :raises OSError: for a path that does not exist
@@ -83,7 +83,7 @@ def find_source(model: str | Path) -> Source:
 
 @contextmanager
 def _clear_errors(what: str, source: Source) -> Iterator[None]:
-    """Turn the many errors of loading into one line that says what to do."""
+    """Replace the many errors of loading by one line that says what to do."""
     try:
         yield
     except ImportError:
@@ -102,10 +102,10 @@ def _clear_errors(what: str, source: Source) -> Iterator[None]:
 
 def load_tokenizer(model: str | Path, chat_template: str | None = None) -> Any:
     """
-    Load a model's tokenizer; without a padding token it is as good.
+    Load a model's tokenizer, which needs no padding token.
 
     :param model: see :func:`find_source`
-    :param chat_template: Jinja template in place of the tokenizer's own
+    :param chat_template: Jinja template; None: the tokenizer's own
     :raises ImportError: if a package is missing
     :raises OSError: if there is no such tokenizer, or it cannot be fetched
     :raises ValueError: if it has no chat template or no end-of-sequence token
@@ -133,9 +133,9 @@ def load_tokenizer(model: str | Path, chat_template: str | None = None) -> Any:
 
 def load_model(model: str | Path, dtype: str = "float32") -> Any:
     """
-    Load a causal language model for training, without dropout: importance ratios have to be 1 before an update.
+    Load a causal language model for training, without dropout, so that importance ratios are 1 before an update.
 
-    The global random state stays as it is.
+    The global random state does not change.
 
     :param model: see :func:`find_source`
     :param dtype: type of the weights: "float32", "bfloat16" or "float16"
@@ -150,7 +150,8 @@ def load_model(model: str | Path, dtype: str = "float32") -> Any:
     options = source.options
     if source.gguf is not None:
         require_llm("gguf")
-        # Dequantised for good, else the model can be neither trained nor saved; versions without the setting always do.
+        # Dequantised for good, or the model could be neither trained nor saved. Versions without the setting always do
+        # this.
         if hasattr(transformers, "GgufConfig"):
             options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     with th.random.fork_rng(devices=[]), _clear_errors("model", source):
@@ -163,7 +164,7 @@ def load_model(model: str | Path, dtype: str = "float32") -> Any:
     for name, weight in network.named_parameters():
         if not bool(th.isfinite(weight).all()):
             raise ValueError(f"the weights {name} of the model {model} are not all finite: the files are damaged")
-    # What it has read cannot be padded on the left, nor rows of it be dropped (Mamba, and hybrids with it).
+    # Its state can neither be padded on the left nor lose rows (Mamba, and hybrids with it).
     if getattr(network, "_is_stateful", False):
         raise ValueError(
             f"the model {model} ({type(network).__name__}) has a recurrent state: use one with attention alone, such "
@@ -174,7 +175,7 @@ def load_model(model: str | Path, dtype: str = "float32") -> Any:
 
 
 def _switch_dropout_off(network: Any) -> None:
-    """Also where it is a number that attention reads, or that a saved copy would be made with."""
+    """Switch dropout off, also where attention reads it as a number, and in the configuration of a saved copy."""
     for module in network.modules():
         if isinstance(module, th.nn.modules.dropout._DropoutNd):
             module.p = 0.0
@@ -186,10 +187,10 @@ def _switch_dropout_off(network: Any) -> None:
 
 def context_limit(model_config: Any) -> int:
     """
-    How many tokens a model can read and write together.
+    Find the number of tokens that a model can read and write together.
 
     :param model_config: the model's configuration
-    :return: its number of positions; a huge one if it has no limit
+    :return: its number of positions; a huge number if it has no limit
     """
     config = model_config.get_text_config()
     limits = [value for name in _LIMIT_NAMES if isinstance(value := getattr(config, name, None), int)]

@@ -1,4 +1,4 @@
-"""A causal language model as SeeUPO's policy: an action is a whole message."""
+"""A causal language model as SeeUPO's policy. An action is a whole message."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ from seeupo_gym.agents.language.weights import TrainedWeights
 from seeupo_gym.agents.method.batches import select_rows
 from seeupo_gym.agents.method.errors import NonFiniteError
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
+from seeupo_gym.system.files import replace_files
 
 _SAVED = (
     "n_policies",
@@ -63,40 +64,41 @@ _SAVED = (
 
 class CausalLMPolicy(TurnPolicy):
     """
-    A Hugging Face causal language model that plays text environments, trained as it is or by LoRA adapters.
+    A Hugging Face causal language model that plays text environments. All weights are trained, or LoRA adapters.
 
-    Observations and actions are tokens, see :class:`~seeupo_gym.agents.language.ChatView`, which
-    :class:`~seeupo_gym.agents.SeeUPO` puts around a text environment, or around one of this package's tasks, by itself.
-    Messages are sampled from the model's distribution at ``temperature``, from which log-probabilities are computed
-    too: top-k and the like would make the importance ratio wrong. There is no dropout, for the same reason.
+    Observations and actions are tokens; see :class:`~seeupo_gym.agents.language.ChatView`.
+    :class:`~seeupo_gym.agents.SeeUPO` puts this view around a text environment, or one of this package's tasks, by
+        itself. Messages are sampled from the model's distribution at ``temperature``, and log-probabilities are those
+        of the same distribution. Top-k and the like would make the importance ratio wrong, and so would dropout: there
+        is none.
 
     All turns share the weights, unless ``turn_policies="separate"``, which gives every turn a LoRA adapter.
-    The reference policy of ``reference_kl_coef`` is the model as it was loaded: under LoRA the one without adapters.
+    The reference policy of ``reference_kl_coef`` is the model as it was loaded; with LoRA, the model without adapters.
 
     :param observation_space: that of ``ChatView``
     :param action_space: that of ``ChatView``
     :param lr_schedule: learning rate as a function of the remaining progress
     :param n_policies: number of adapters; 1: all turns share the weights
-    :param use_masking: not used, see ``allowed_tokens``
+    :param use_masking: not used; see ``allowed_tokens``
     :param per_component: not used, as log-probabilities are always those of tokens
     :param model: hub name, local folder, or GGUF file
     :param max_context: see ``ChatView``
     :param max_new_tokens: see ``ChatView``
     :param chat: other arguments of ``ChatView``, for example ``dict(system_prompt="...", n_choices=64)``
-    :param chat_template: in place of the tokenizer's own
-    :param lora: arguments of ``peft.LoraConfig``, as ``dict(r=8, lora_alpha=16)``; None: all weights are trained
-    :param temperature: of sampling, positive
-    :param dtype: type of the computation, "float32" or "bfloat16". Adapters are float32 always; without LoRA the
-        weights are, too
-    :param allowed_tokens: constrained decoding by a grammar, see
+    :param chat_template: Jinja template; None: the tokenizer's own
+    :param lora: arguments of ``peft.LoraConfig``, such as ``dict(r=8, lora_alpha=16)``; None: all weights are trained
+    :param temperature: temperature of sampling, positive
+    :param dtype: type of the computation, "float32" or "bfloat16". Adapters are always float32, and so are all weights
+        without LoRA
+    :param allowed_tokens: function for constrained decoding by a grammar, see
         :data:`~seeupo_gym.agents.language.generation.AllowedTokens`. With ``chat=dict(n_choices=...)`` messages are the
         environment's admissible commands
-    :param gradient_checkpointing: compute activations twice instead of keeping them
-    :param rows_at_once: prompts that are read, and messages that are written or evaluated without gradients, at once.
-        See ``micro_batch_size`` of ``SeeUPO`` for those of an update
-    :param conversation_interval: iterations between two conversations in TensorBoard
-    :param optimizer_class: optimizer
-    :param optimizer_kwargs: its arguments, without the learning rate
+    :param gradient_checkpointing: whether to compute activations twice instead of keeping them
+    :param rows_at_once: number of prompts or messages that are read, written or evaluated without gradients at once;
+        for the update, see ``micro_batch_size`` of ``SeeUPO``
+    :param conversation_interval: number of iterations between two conversations in TensorBoard
+    :param optimizer_class: class of the optimizer
+    :param optimizer_kwargs: arguments of the optimizer, without the learning rate
     :raises ImportError: if a package is missing; see ``pip install -e ".[llm]"``
     :raises OSError: if there is no such model
     :raises ValueError: for spaces and settings that do not fit the model
@@ -197,10 +199,10 @@ class CausalLMPolicy(TurnPolicy):
         """
         Put :class:`~seeupo_gym.agents.language.ChatView` around text environments.
 
-        :param env: a registered id or a function that makes a text environment: one for each episode of an iteration is
-            made, so that their messages are generated together; a text environment or task: used alone; a vector
-            environment of :func:`~seeupo_gym.agents.language.make_chat_vec`: returned as it is
-        :param n_episodes: how many episodes an iteration has
+        :param env: a registered id, or a function that makes a text environment: one environment is made for each
+            episode of an iteration, so that their messages are generated together. A text environment or task is used
+            alone. A vector environment of :func:`~seeupo_gym.agents.language.make_chat_vec` is returned as it is
+        :param n_episodes: number of episodes of an iteration
         :param policy_kwargs: the policy's arguments
         :return: the environment
         """
@@ -220,7 +222,7 @@ class CausalLMPolicy(TurnPolicy):
         return {**data, **saved, "dtype": self.dtype_name, "lr_schedule": self._dummy_schedule}
 
     def set_training_mode(self, mode: bool) -> None:
-        """There is no dropout; what differs is only whether activations are kept."""
+        """Set the mode, which only decides whether activations are kept, as there is no dropout."""
         self.train(mode)
 
     def _trained(self, index: int) -> dict[str, th.nn.Parameter]:
@@ -235,7 +237,7 @@ class CausalLMPolicy(TurnPolicy):
             activate(self.network, self.policy_index(turn), trained)
 
     def _autocast(self) -> th.autocast:
-        """Mixed precision where float32 weights are trained; under LoRA the weights have their type already."""
+        """Use mixed precision if float32 weights are trained; with LoRA the weights have the type already."""
         enabled = self.lora is None and self.dtype_name != "float32"
         return th.autocast(self.device.type, getattr(th, self.dtype_name) if enabled else None, enabled=enabled)
 
@@ -248,15 +250,15 @@ class CausalLMPolicy(TurnPolicy):
         with_entropy: bool = False,
     ) -> tuple[th.Tensor, th.Tensor | None]:
         """
-        Log-probabilities of messages under the current policy of one turn.
+        Compute the log-probabilities of messages under the current policy of one turn.
 
-        :param obs: contexts, and choices where messages are constrained
+        :param obs: contexts, and choices if messages are constrained
         :param actions: messages, shape (batch, max_new_tokens)
-        :param turn: the turn they are at, counted from 0
+        :param turn: the turn of the messages, counted from 0
         :param action_masks: not used
-        :param with_entropy: whether to compute entropies too
+        :param with_entropy: whether to compute entropies, too
         :return: log-probabilities of the tokens, 0 where there is none, shape (batch, max_new_tokens), and the mean
-            entropies of their distributions in nats, shape (batch,), or None; with gradients where those are enabled
+            entropies of their distributions in nats, shape (batch,), or None; with gradients if those are enabled
         """
         self._activate(turn)
         if th.is_grad_enabled():
@@ -273,18 +275,18 @@ class CausalLMPolicy(TurnPolicy):
         self, network: Any, obs: PyTorchObs, actions: th.Tensor, with_entropy: bool = False
     ) -> tuple[th.Tensor, th.Tensor | None]:
         assert isinstance(obs, dict)
-        # Older transformers 5 look at the mode alone, and drop the cache of what is not computed twice.
+        # Older versions of transformers 5 drop the cache by the mode alone, even where nothing is computed twice.
         network.train(self.training and th.is_grad_enabled())
         with self._autocast():
             return message_log_probs(network, obs["context"], actions, self.decoding, obs.get("choices"), with_entropy)
 
     def token_mask(self, actions: th.Tensor) -> th.Tensor:
-        """Tell which tokens messages have: those that are not -1."""
+        """Return a mask of the tokens that messages have: those that are not -1."""
         return actions >= 0
 
     @th.no_grad()
     def reference_log_probs(self, obs: PyTorchObs, actions: th.Tensor, turn: int) -> th.Tensor:
-        """Log-probabilities of the tokens under the model as it was loaded; see :meth:`evaluate_actions`."""
+        """Compute log-probabilities of tokens under the model as it was loaded; see :meth:`evaluate_actions`."""
         with self._reference_network() as network:
             parts = [
                 self._log_probs(network, select_rows(obs, rows), actions[rows])[0]
@@ -299,7 +301,7 @@ class CausalLMPolicy(TurnPolicy):
                 yield self.network
             return
         if self._reference is None:
-            # In a tuple, so that it is no submodule: it is neither trained nor saved.
+            # In a tuple, so that it is no submodule, and is neither trained nor saved.
             self._reference = (load_model(self.model).to(self.device).requires_grad_(False),)
         yield self._reference[0]
 
@@ -317,7 +319,7 @@ class CausalLMPolicy(TurnPolicy):
         context = obs["context"]
         tokens = th.full((len(envs), self.max_new_tokens), PAD, dtype=context.dtype, device=self.device)
         log_probs = th.zeros(tokens.shape, device=self.device)
-        # An episode that is over has an empty context, to which there is nothing to say.
+        # An episode that is over has an empty context, and gets no message.
         open_rows = (context >= 0).any(dim=1).nonzero().squeeze(1)
         for part in open_rows.split(self.rows_at_once) if len(open_rows) else ():
             choices = obs["choices"][part] if "choices" in obs else None
@@ -343,7 +345,7 @@ class CausalLMPolicy(TurnPolicy):
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens generated in a second of generation, prompts and waiting for the environment left out."""
+        """Tokens generated per second of generation, without waiting for the environment."""
         return self.n_tokens / self.seconds["generation"] if self.n_tokens else 0.0
 
     def callbacks(self) -> list[BaseCallback]:
@@ -355,15 +357,16 @@ class CausalLMPolicy(TurnPolicy):
         Write a plain Hugging Face folder for ``AutoModelForCausalLM`` and ``AutoTokenizer``; adapters are merged.
 
         :param path: the folder
-        :param turn: which turn's policy, where each has an adapter
+        :param turn: turn whose policy is written, if each turn has an adapter
         """
         network = self.network if self.lora is None else merged(self.network, self.policy_index(turn))
-        network.save_pretrained(path)
-        self.tokenizer.save_pretrained(path)
+        with replace_files(path) as folder:
+            network.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
 
 
 def _chat_arguments(policy_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What ``make_chat_vec`` needs of the policy's arguments."""
+    """Select the arguments of ``make_chat_vec`` from those of the policy."""
     if "model" not in policy_kwargs:
         raise ValueError('policy_kwargs=dict(model="...") must name the language model')
     names = ("model", "max_context", "max_new_tokens", "chat_template")

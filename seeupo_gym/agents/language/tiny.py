@@ -1,4 +1,4 @@
-"""A tiny Llama with random weights and a tokenizer of whole words: learns from nothing on one core of a CPU."""
+"""A tiny Llama with random weights and a tokenizer of whole words, which learns from scratch on one core of a CPU."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from seeupo_gym.envs.task import Task
 
 UNKNOWN, END = "<unk>", "<|end|>"
 _ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
-# Role, words, end: no other token.
+# A message is the token of its role, its words, and the token of the end.
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 _WORD = "[a-z0-9]+"
 _WORD_OR_SIGN = r"[a-z0-9]+|[^\sa-z0-9]"
-# Up to here all messages of a task are collected, beyond it those that are met.
+# If a task has at most so many messages, all are collected, else only those that are met.
 _MAX_LISTED = 1000
 
 
@@ -43,20 +43,20 @@ def build(
     """
     Write a folder that ``AutoTokenizer`` and ``AutoModelForCausalLM`` load: a Llama with random weights.
 
-    The tokenizer knows the words and numbers of some texts, in lower case; what it does not know is an unknown token.
-    Decoded text is its words with spaces between them, which this package's tasks understand. The chat template spends
-    two tokens a message besides the words. The model has its own random numbers.
+    The tokenizer knows the words and numbers of some texts, in lower case; any other word is the unknown token. Decoded
+    text is the words with spaces between them, which this package's tasks understand. The chat template adds two tokens
+    to the words of a message. The weights are drawn without the global random state.
 
-    :param folder: made if it does not exist
-    :param texts: what is read and written, see :func:`collect_texts`
+    :param folder: folder to write; it is made if it does not exist
+    :param texts: texts that are read and written, see :func:`collect_texts`
     :param hidden_size: width; the layers in between are twice as wide
     :param n_layers: number of layers
     :param n_heads: number of attention heads
-    :param max_positions: the longest context, the generated tokens included
-    :param seed: of the weights
-    :param punctuation: also have a token for every other character, which otherwise is left out
-    :param words: the only words there are, in lower case; the model does not see any other. Short prompts make a small
-        model learn faster. None: all words of the texts
+    :param max_positions: length of the longest context, with the generated tokens
+    :param seed: seed of the weights
+    :param punctuation: whether every other character has a token, too; otherwise they are left out
+    :param words: the only words that have tokens, in lower case; the model does not see any others. Short prompts make
+        a small model learn faster. None: all words of the texts
     :return: the folder
     """
     if hidden_size % (2 * n_heads):
@@ -71,7 +71,7 @@ def build(
         num_attention_heads=n_heads,
         num_key_value_heads=n_heads,
         max_position_embeddings=max_positions,
-        # At transformers' scale, 0.02, so narrow a model hardly attends to anything for hundreds of updates.
+        # With the default of transformers, 0.02, so narrow a model attends to hardly anything for hundreds of updates.
         initializer_range=hidden_size**-0.5,
         tie_word_embeddings=False,
         bos_token_id=None,
@@ -95,7 +95,7 @@ def _tokenizer(texts: Iterable[str], max_positions: int, punctuation: bool, only
     vocabulary = {token: i for i, token in enumerate([*special, *words])}
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token=UNKNOWN))
     backend.normalizer = tokenizers.normalizers.Lowercase()
-    # What lies between the matches is removed, and each match is a token.
+    # Each match is a token, and the text between matches is removed.
     backend.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), "removed", invert=True)
     return require_llm().PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -110,16 +110,16 @@ def _tokenizer(texts: Iterable[str], max_positions: int, punctuation: bool, only
 
 def collect_texts(env: gym.Env[str, str], n_episodes: int, seed: int = 0) -> list[str]:
     """
-    Play a text environment, and keep what it says and what can be said to it.
+    Play a text environment, and collect its texts and the messages that it understands.
 
-    Each message is, as by the toss of a coin, the expert's or a random one: of the admissible commands where the
-    environment tells them, else of a task's actions. All actions of a task with few of them are collected. The last
-    reply of an episode is not: no policy reads it.
+    Each message is the expert's or a random one, with equal probability. A random one is one of the admissible commands
+    if the environment lists them, else one of a task's actions. If a task has few actions, all are collected. The last
+    reply of an episode is not, as no policy reads it.
 
     :param env: a text environment, for example a task in ``TextView``
     :param n_episodes: number of episodes; their seeds are ``seed``, ``seed + 1``, ...
-    :param seed: first seed, and that of the random messages
-    :return: texts, each once, in the order in which they came
+    :param seed: seed of the first episode, and of the random messages
+    :return: the texts, each once, in the order in which they occurred
     """
     rng = np.random.default_rng(seed)
     task: Any = getattr(env.unwrapped, "task", None)
@@ -145,6 +145,6 @@ def collect_texts(env: gym.Env[str, str], n_episodes: int, seed: int = 0) -> lis
 
 
 def _sizes(task: Task) -> NDArray[np.int64]:
-    """How many choices an action has, shape () or (components,)."""
+    """Return the number of choices of an action, shape () or (components,)."""
     space = task.action_space
     return np.asarray(space.n if isinstance(space, spaces.Discrete) else space.nvec, dtype=np.int64)

@@ -28,8 +28,9 @@ class BackwardInductionOptimizer:
     A policy is a module whose ``forward(states)`` returns logits of discrete actions or a
     ``torch.distributions.Distribution``; or any object with ``log_prob(states, actions)`` and ``parameters()``
     (and ``entropy(states)``, for an entropy bonus), which comes first where a module has it.
-    Policies are called as they are: whether they are in training mode is up to the caller. Turns whose policies share
-    parameters move each other. Small policies are updated with one torch thread, as more would wait for each other.
+    Policies are called as they are. Dropout and batch normalisation in training mode are refused, since importance
+    ratios compare log-probabilities of one mode. Turns whose policies share parameters move each other. Small policies
+    are updated with one torch thread, as more would wait for each other.
 
     :param policies: one policy per turn, or one for all turns; they stay on their device
     :param optimizer_class: optimizer, one per distinct policy
@@ -71,7 +72,7 @@ class BackwardInductionOptimizer:
         else:
             self.generator.manual_seed(seed)
         self.stats: dict[int, TurnStats] = {}
-        """What the last update did, by turn."""
+        """Statistics of the last update, by turn."""
 
     def compute_advantages(self, trajectories: Sequence[MultiTurnTrajectory], turn: int) -> th.Tensor:
         """

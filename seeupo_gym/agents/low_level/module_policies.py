@@ -13,6 +13,7 @@ from torch.distributions import Categorical, Distribution
 
 from seeupo_gym.agents.method.batches import TurnBatch
 from seeupo_gym.agents.method.errors import NonFiniteError
+from seeupo_gym.agents.method.modes import layers_with_modes
 from seeupo_gym.agents.method.policy import TrainablePolicies
 from seeupo_gym.agents.method.threads import SMALL_MATRIX
 
@@ -26,7 +27,7 @@ class LogProbPolicy(Protocol):
         """Log-probabilities, shape (batch,), or (batch, tokens) where those were recorded; with gradients."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """What there is to train."""
+        """Return the parameters to train."""
 
 
 Policy = nn.Module | LogProbPolicy
@@ -79,12 +80,12 @@ class ModulePolicies(TrainablePolicies):
 
     @property
     def device(self) -> th.device:
-        """Where the parameters are."""
+        """Device of the parameters."""
         return self.turn_parameters(0)[0].device
 
     @property
     def small(self) -> bool:
-        """Whether one torch thread is faster than several."""
+        """True where one torch thread is faster than several."""
         return self.device.type == "cpu" and all(
             param.numel() < SMALL_MATRIX for turn in range(len(self.policies)) for param in self.turn_parameters(turn)
         )
@@ -96,7 +97,7 @@ class ModulePolicies(TrainablePolicies):
         return reduce(th.promote_types, dtypes, th.float32)
 
     def index(self, turn: int) -> int:
-        """Which of the policies plays a turn."""
+        """Return the number of the policy that plays a turn."""
         return 0 if self.shared else turn
 
     def turn_parameters(self, turn: int) -> list[nn.Parameter]:
@@ -175,6 +176,15 @@ class ModulePolicies(TrainablePolicies):
         :raises NonFiniteError: if it gives NaN or infinity
         """
         n_rows = len(batch.log_probs)
+        policy = self.policies[self.index(turn)]
+        if isinstance(policy, nn.Module):
+            for layer in layers_with_modes(policy):
+                if layer.training:
+                    raise ValueError(
+                        f"the policy of turn {turn} has a {type(layer).__name__} in training mode, so that its "
+                        "log-probabilities change with every call and importance ratios with them: call policy.eval() "
+                        "before collecting and updating"
+                    )
         try:
             log_prob, entropy = self.evaluate_actions(
                 batch.observations, batch.actions, turn, batch.action_masks, with_entropy=True, check_logits=True

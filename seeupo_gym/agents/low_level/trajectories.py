@@ -151,7 +151,7 @@ def _per_turn(name: str, values: Any) -> list[th.Tensor]:
 
 
 def _copy(name: str, values: Any) -> th.Tensor:
-    """A copy, on the CPU, without a gradient: the caller may go on with what it passed."""
+    """Copy to the CPU, without a gradient: the caller may go on with what it passed."""
     if isinstance(values, th.Tensor):
         return values.detach().to("cpu", copy=True)
     try:
@@ -207,7 +207,9 @@ def make_turn_batch(
     trajectories: Sequence[MultiTurnTrajectory], turn: int, device: th.device, dtype: th.dtype, log_dtype: th.dtype
 ) -> TurnBatch:
     """
-    The rows of one turn, in the order of the trajectories that reach it; an episode's index is its place in the list.
+    Make the rows of one turn, in the order of the trajectories that reach it.
+
+    An episode's index is its place in the list.
 
     :param trajectories: of which at least one reaches the turn
     :param turn: counted from 0

@@ -33,7 +33,7 @@ class TurnBatch(NamedTuple):
     """Index of each row's episode; no episode occurs twice."""
     action_masks: th.Tensor | None
     token_mask: th.Tensor | None = None
-    """Which tokens each action has, shape (batch, tokens); None: all of them."""
+    """Mask of the tokens that each action has, shape (batch, tokens); None: all of them."""
     reference_log_probs: th.Tensor | None = None
     """Of the tokens under the reference policy, shape (batch, tokens), where the update has a penalty for it."""
 

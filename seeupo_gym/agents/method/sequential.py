@@ -44,7 +44,7 @@ class UpdateRule(ABC):
     """
 
     second_derivatives: ClassVar[bool] = False
-    """Whether the rule takes second derivatives of log-probabilities, which some policies do not have."""
+    """True for a rule that takes second derivatives of log-probabilities, which some policies do not have."""
 
     def check(self, settings: MethodSettings) -> None:  # noqa: B027
         """
@@ -116,11 +116,16 @@ class UpdateRule(ABC):
                 of_turn = of_turn - settings.reference_kl_coef * mean_over_tokens(to_reference, batch.token_mask).mean()
             if entropy is not None:
                 of_turn = of_turn + settings.ent_coef * entropy.mean()
-            objectives.append(len(weighted_advantages) / n_rows * of_turn)
+            objectives.append(of_turn if len(part) == 1 else len(weighted_advantages) / n_rows * of_turn)
         return sum(objectives[1:], start=objectives[0]), log_probs
 
     def maximise(
-        self, policy: TrainablePolicies, block: list[WeightedTurn], settings: MethodSettings, generator: th.Generator
+        self,
+        policy: TrainablePolicies,
+        block: list[WeightedTurn],
+        settings: MethodSettings,
+        generator: th.Generator,
+        first_sweep: bool = True,
     ) -> Ascent:
         """
         Maximise the objective of a block of turns by gradient ascent, for ``n_passes`` or until ``target_kl``.
@@ -129,6 +134,8 @@ class UpdateRule(ABC):
         :param block: all rows of the turns that are updated together
         :param settings: the settings as they are now
         :param generator: source of the minibatches, on the CPU
+        :param first_sweep: whether these turns have not been updated in this iteration; then at least one step is
+            taken, however far other turns have moved a shared network
         :return: what was done
         :raises NonFiniteError: if a loss or a gradient is not finite; the step that would spread it is not taken
         """
@@ -146,11 +153,12 @@ class UpdateRule(ABC):
                     objective, log_probs = self.objective(policy, micro, settings)
                     if settings.target_kl is not None:
                         kl += share * self._mean_divergence(micro, log_probs, settings)
-                    if not losses or kl <= max_kl:
+                    too_far = kl > max_kl and (len(losses) > 0 or not first_sweep)
+                    if not too_far:
                         (-share * objective).backward()
                     loss -= share * objective.item()
-                if losses and kl > max_kl:
-                    return Ascent(len(losses), float(np.mean(losses)))
+                if too_far:
+                    return Ascent(len(losses), float(np.mean(losses or [loss])))
                 norm = clip_gradients(params, settings.max_grad_norm)
                 if not np.isfinite(loss) or not np.isfinite(norm):
                     raise non_finite(loss, f"its gradient (norm {norm})", block, f"epoch {epoch}")
@@ -284,7 +292,8 @@ class SequentialUpdate:
             factors[turn] = self._factors_of(turn)[batch.episodes]
             advantages = self.advantages if self.advantages.ndim == 1 else self.advantages[turn]
             block.append(WeightedTurn(turn, batch, advantages[batch.episodes] * factors[turn]))
-        ascent = self.rule.maximise(self.policy, block, self.settings, self.generator)
+        first_sweep = turns[0] not in self._updated
+        ascent = self.rule.maximise(self.policy, block, self.settings, self.generator, first_sweep)
         for rows in block:
             tokens, entropy = self._evaluate(rows)
             n_steps = ascent.n_steps + (self._updated[rows.turn].n_steps if rows.turn in self._updated else 0)

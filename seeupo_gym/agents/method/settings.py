@@ -31,12 +31,12 @@ def whole(least: int = 1) -> Check:
 def real(least: float = -np.inf, most: float = np.inf, above: float = -np.inf, below: float = np.inf) -> Check:
     """Make a check for finite numbers from ``least`` to ``most``, greater than ``above`` and less than ``below``."""
     limits = {"of at least": least, "of at most": most, "above": above, "below": below}
-    words = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if np.isfinite(limit))
+    words = " and ".join(f" {word} {limit:g}" for word, limit in limits.items() if np.isfinite(limit))
 
     def check(name: str, given: Any) -> None:
         is_number = isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool)
         if not is_number or not np.isfinite(given) or not least <= given <= most or not above < given < below:
-            raise ValueError(f"{name} must be a finite number {words}, got {given!r}")
+            raise ValueError(f"{name} must be a finite number{words}, got {given!r}")
 
     return check
 

@@ -1,4 +1,4 @@
-"""How many torch threads small networks get."""
+"""The number of torch threads of small networks."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def parametrize(
 def _components(
     sizes: Sequence[int], params: th.Tensor, action_masks: th.Tensor | None
 ) -> Iterator[tuple[th.Tensor, th.Tensor | None]]:
-    """The logits and the mask of each component of an action."""
+    """Pair the logits and the mask of each component of an action."""
     masks = [None] * len(sizes) if action_masks is None else action_masks.split(list(sizes), dim=1)
     return zip(params.split(list(sizes), dim=1), masks, strict=True)
 

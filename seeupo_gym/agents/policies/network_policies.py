@@ -22,6 +22,8 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from seeupo_gym.agents.method.errors import NonFiniteError
+from seeupo_gym.agents.method.modes import layers_with_modes
+from seeupo_gym.agents.method.settings import real
 from seeupo_gym.agents.policies.distributions import (
     log_prob_and_entropy,
     n_components,
@@ -31,6 +33,7 @@ from seeupo_gym.agents.policies.distributions import (
 )
 from seeupo_gym.agents.policies.networks import ActionNetwork, TurnNetwork
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
+from seeupo_gym.envs.arguments import check_count
 
 # The constructor's arguments beyond those that BasePolicy saves.
 _SAVED = (
@@ -111,6 +114,14 @@ class SeeUPOPolicy(TurnPolicy):
             optimizer_class=optimizer_class,
             optimizer_kwargs=optimizer_kwargs,
         )
+        for name, given, kind in (
+            ("activation_fn", activation_fn, nn.Module),
+            ("optimizer_class", optimizer_class, th.optim.Optimizer),
+            ("features_extractor_class", self.features_extractor_class, BaseFeaturesExtractor),
+        ):
+            if not (isinstance(given, type) and issubclass(given, kind)):
+                raise ValueError(f"{name} must be a subclass of {kind.__name__}, got {given!r}")
+        real()("log_std_init", log_std_init)
         self.use_masking = use_masking
         self.per_component = per_component and n_components(action_space) > 1
         self.net_arch = net_arch
@@ -121,7 +132,24 @@ class SeeUPOPolicy(TurnPolicy):
         self.action_dist: Distribution = make_distribution(action_space)
         self.turns = nn.ModuleList(self._make_network() for _ in range(n_policies))
         groups = [{"params": list(network.parameters())} for network in self.turns]
+        self.set_training_mode(False)
+        if layers := layers_with_modes(self):
+            warnings.warn(
+                f"{type(layers[0]).__name__} has no effect in SeeUPO but that of evaluation mode: importance ratios "
+                "compare with log-probabilities recorded at collection, so the update uses the same mode. Leave it "
+                "out, or regularise by ent_coef or the optimizer's weight_decay",
+                stacklevel=2,
+            )
         self.optimizer = self.optimizer_class(groups, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+
+    def set_training_mode(self, mode: bool) -> None:
+        """
+        Stay in evaluation mode, whatever is asked for.
+
+        Importance ratios compare with log-probabilities that were recorded at collection, without dropout and with the
+        running statistics of batch normalisation; an update in another mode would take noise for change.
+        """
+        super().set_training_mode(False)
 
     def _make_network(self) -> ActionNetwork:
         """Make the network of one turn; called once a turn."""
@@ -135,14 +163,18 @@ class SeeUPOPolicy(TurnPolicy):
         )
 
     def _hidden_sizes(self) -> list[int]:
+        """Return the sizes of the hidden layers."""
         if self.net_arch is None:
             return [] if issubclass(self.features_extractor_class, NatureCNN) else [64, 64]
-        if isinstance(self.net_arch, dict):
-            ignored = sorted(set(self.net_arch) - {"pi"})
+        sizes = self.net_arch
+        if isinstance(sizes, dict):
+            ignored = sorted(set(sizes) - {"pi"})
             if ignored:
                 warnings.warn(f"SeeUPO has no value network: net_arch entries {ignored} are ignored", stacklevel=2)
-            return list(self.net_arch.get("pi", []))
-        return list(self.net_arch)
+            sizes = sizes.get("pi", [])
+        if not isinstance(sizes, (list, tuple)):
+            raise ValueError(f"net_arch must be a list of layer sizes, or dict(pi=[...]), got {self.net_arch!r}")
+        return [check_count("a layer size in net_arch", size) for size in sizes]
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         data = super()._get_constructor_parameters()
@@ -154,7 +186,7 @@ class SeeUPOPolicy(TurnPolicy):
 
     def get_distribution(self, obs: PyTorchObs, turn: int, action_masks: th.Tensor | None = None) -> Distribution:
         """
-        The distribution over actions at one turn. It is reused by the next call.
+        Return the distribution over actions at one turn. It is reused by the next call.
 
         :param obs: batch of observations
         :param turn: the turn they are at, counted from 0

@@ -16,7 +16,7 @@ OUTPUT_GAIN = 0.01
 
 
 class ActionNetwork(nn.Module):
-    """What a turn policy needs of its network: the parameters of its distribution, from preprocessed observations."""
+    """A network that computes the parameters of a distribution over actions from preprocessed observations."""
 
     log_std: nn.Parameter | None
     n_params: int

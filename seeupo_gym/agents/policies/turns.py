@@ -1,4 +1,4 @@
-"""Where the turn index comes from, and how many turns an environment has."""
+"""The turn of an observation, and the number of turns of an environment."""
 
 from __future__ import annotations
 

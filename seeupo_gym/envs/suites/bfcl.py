@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from seeupo_gym.envs.arguments import check_choice
 from seeupo_gym.envs.info_keys import MALFORMED
+from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.bfcl_calls import MAX_MESSAGE, Toolbox, fingerprint, read_calls
 from seeupo_gym.envs.suites.text_suite import TextSuiteEnv
 
@@ -51,11 +52,8 @@ def load(category: str) -> Category:
     :param category: one of ``CATEGORIES``
     :raises ImportError: if the packages are not installed
     """
-    try:
-        importlib.import_module("mpmath")
-        importlib.import_module(CHECKER)
-    except ImportError as error:
-        raise ImportError(INSTALL) from error
+    require("mpmath", INSTALL)
+    require(CHECKER, INSTALL)
     config = importlib.import_module("bfcl_eval.constants.executable_backend_config")
     data = importlib.resources.files("bfcl_eval") / "data"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import math
 import string
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 from seeupo_gym.envs.arguments import check_choice, check_count
 from seeupo_gym.envs.info_keys import MALFORMED
+from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.own_randomness import OwnRandomness
 from seeupo_gym.envs.suites.text_suite import TextSuiteEnv
 
@@ -58,9 +58,7 @@ def load_gem() -> Any:
     handlers, level = root.handlers[:], root.level
     try:
         # Not "gem" alone, which an unrelated package provides, too.
-        return importlib.import_module("gem.envs.registration")
-    except ImportError as error:
-        raise ImportError(INSTALL, name="gem") from error
+        return require("gem.envs.registration", INSTALL)
     finally:
         # Importing gem configures the root logger, which only the application should configure.
         root.handlers[:] = handlers

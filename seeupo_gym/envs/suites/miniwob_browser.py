@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.text_suite import CrashError
 
 # Seconds that the browser may take for an answer.
@@ -151,10 +152,7 @@ def html_folder() -> Path:
 
     :raises ImportError: if the package is missing
     """
-    try:
-        return Path(importlib.import_module("miniwob.selenium_instance").HTML_DIR)
-    except ImportError as error:
-        raise ImportError("MiniWoB-v0 needs a package: pip install miniwob==1.1.0") from error
+    return Path(require("miniwob.selenium_instance", "MiniWoB-v0 needs a package: pip install miniwob==1.1.0").HTML_DIR)
 
 
 def find_programs() -> tuple[str, str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from seeupo_gym.envs.info_keys import MALFORMED
+from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.text_suite import WIDE_CHARSET, CrashError, TextSuiteEnv
 
 INSTALL = "seeupo_gym/OpenEnv-v0 needs the package websockets: pip install 'websockets>=15'"
@@ -20,13 +21,6 @@ Fields = dict[str, Any]
 
 class RefusalError(RuntimeError):
     """A message is no valid action, or the server failed to take it. The session goes on."""
-
-
-def _load_client() -> Any:
-    try:
-        return importlib.import_module("websockets.sync.client")
-    except ImportError as error:
-        raise ImportError(INSTALL, name="websockets") from error
 
 
 class Session:
@@ -44,7 +38,7 @@ class Session:
         self._stack = contextlib.ExitStack()
         try:
             # No proxy, as the server is the user's own. No limit on messages, as observations are cut later.
-            connection = _load_client().connect(
+            connection = require("websockets.sync.client", INSTALL).connect(
                 f"ws{url.removeprefix('http')}/ws", open_timeout=wait, close_timeout=1, max_size=None, proxy=None
             )
             self._socket: Any = self._stack.enter_context(connection)
@@ -162,7 +156,7 @@ class OpenEnvEnv(TextSuiteEnv):
         timeout: float = 60.0,
         render_mode: str | None = None,
     ) -> None:
-        _load_client()
+        require("websockets.sync.client", INSTALL)
         parts = urllib.parse.urlsplit(url) if isinstance(url, str) else None
         if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"url must be the address of a server, such as 'http://127.0.0.1:8000', got {url!r}")

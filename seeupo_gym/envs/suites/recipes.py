@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium import spaces
 
+from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.gem import GEMEnv
 from seeupo_gym.envs.suites.text_world_express import TextWorldExpressEnv
 from seeupo_gym.envs.views.candidate_view import CandidateView
@@ -61,10 +61,7 @@ def minigrid(name: str = "MiniGrid-Empty-5x5-v0", mission: bool = False, **kwarg
     :raises ImportError: if the package is missing
     :raises ValueError: if the environment has no fixed turn limit
     """
-    try:
-        wrappers = importlib.import_module("minigrid.wrappers")
-    except ImportError as error:
-        raise ImportError("MiniGrid and BabyAI need a package: pip install minigrid==3.2.0") from error
+    wrappers = require("minigrid.wrappers", "MiniGrid and BabyAI need a package: pip install minigrid==3.2.0")
     env = gym.make(name, **kwargs)
     env = wrappers.FlatObsWrapper(env) if mission else wrappers.ImgObsWrapper(env)
     return MiniGridView(env)

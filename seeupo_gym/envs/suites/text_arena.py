@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from seeupo_gym.envs.arguments import check_choice, check_count
 from seeupo_gym.envs.info_keys import MALFORMED
+from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.own_randomness import OwnRandomness
 from seeupo_gym.envs.suites.text_suite import TextSuiteEnv
 
@@ -54,18 +55,6 @@ GAMES = {
     # Its last words are the score, from which the outcome is read.
     "Blackjack": Game({"default": 50, "long": 150}, "[hit] or [stand]", ""),
 }
-
-
-def load_textarena() -> Any:
-    """
-    Import TextArena.
-
-    :raises ImportError: if the package is missing; says how to install it
-    """
-    try:
-        return importlib.import_module("textarena")
-    except ImportError as error:
-        raise ImportError(INSTALL, name="textarena") from error
 
 
 class TextArenaEnv(TextSuiteEnv):
@@ -163,7 +152,7 @@ class TextArenaEnv(TextSuiteEnv):
         super().__init__(levels[level] if turns is None else turns, render_mode)
         self._randomness = OwnRandomness()
         with self._randomness:
-            load_textarena()
+            require("textarena", INSTALL)
         self._game = game
         # Without TextArena's wrappers, which keep the texts of earlier episodes.
         self._id = f"{game}-v0-{level}-raw".replace("-default", "")
@@ -175,7 +164,7 @@ class TextArenaEnv(TextSuiteEnv):
 
     def _begin(self, seed: int) -> tuple[str, dict[str, Any]]:
         with self._randomness:
-            self.game = load_textarena().make(self._id)
+            self.game = require("textarena", INSTALL).make(self._id)
             seeds = itertools.count(seed, self.max_seed)
             # LightsOut divides by the number of lights that are on, which is 0 for one seed in some thousand.
             while not self._start(next(seeds)):

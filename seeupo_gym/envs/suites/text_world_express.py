@@ -14,7 +14,10 @@ from typing import Any
 
 from seeupo_gym.envs.arguments import check_choice, check_count
 from seeupo_gym.envs.info_keys import MALFORMED
+from seeupo_gym.envs.packages import require
 from seeupo_gym.envs.suites.text_suite import CrashError, TextSuiteEnv
+
+INSTALL = "TextWorldExpress-v0 needs a package: pip install textworld-express==1.1.0"
 
 # The suite's own folds: the number of the first game of each, and how many games each has.
 FOLD_STARTS = {"train": 0, "dev": 10_000, "test": 20_000}
@@ -26,13 +29,6 @@ TIMEOUT = 60.0
 _GOLD_DRAWS = 10
 
 _PARAMS = re.compile(r"\s*(\w+\s*=\s*-?\d+\s*(,\s*\w+\s*=\s*-?\d+\s*)*)?")
-
-
-def _import_package() -> Any:
-    try:
-        return importlib.import_module("textworld_express")
-    except ImportError as error:
-        raise ImportError("TextWorldExpress-v0 needs a package: pip install textworld-express==1.1.0") from error
 
 
 def _check_java() -> None:
@@ -88,7 +84,7 @@ class JavaProcess:
     """
 
     def __init__(self, game: str, params: str, turns: int) -> None:
-        package = _import_package()
+        package = require("textworld_express", INSTALL)
         _check_java()
         protocol = importlib.import_module("py4j.protocol")
         self._errors, self._game_error = (protocol.Py4JError, OSError), protocol.Py4JJavaError
@@ -205,7 +201,7 @@ class TextWorldExpressEnv(TextSuiteEnv):
         n_games: int = FOLD_SIZE,
         render_mode: str | None = None,
     ) -> None:
-        games = _import_package().GAME_NAMES
+        games = require("textworld_express", INSTALL).GAME_NAMES
         _check_java()
         check_choice("game", game, games)
         check_choice("fold", fold, FOLD_STARTS)

@@ -324,11 +324,11 @@ class DeadlinePlannerEnv(MaskedTaskEnv):
     unit of time. ``action_masks()`` tells which are accepted: the open jobs, "plan longer" if a part of the error of an
     open job is not known, and always "wait". Any other choice does nothing, and takes one unit of time.
 
-    ## Observation Space ``Box(0, 1, (6 + 9 * jobs,))``. Six numbers come first: the clock, the worker's two
-    coordinates, the value earned and the value missed so far, and the turn. Then come the following, each with one
-    number for every job: whether it has come, whether it is open, its two coordinates, the way to it, its estimate, the
-    fraction of the parts of its error that are known, its value, and the time left to its deadline. The last seven are
-    0 unless the job is open.
+    ## Observation Space
+    ``Box(0, 1, (6 + 9 * jobs,))``. Six numbers come first: the clock, the worker's two coordinates, the value earned
+    and the value missed so far, and the turn. Then come the following, each with one number for every job: whether it
+    has come, whether it is open, its two coordinates, the way to it, its estimate, the fraction of the parts of its
+    error that are known, its value, and the time left to its deadline. The last seven are 0 unless the job is open.
 
     All are divided by the largest value they can have: the clock and the turn by the horizon, coordinates by the
     corners of a side less one, ways by twice that, estimates by the largest first estimate plus the parts of the error,

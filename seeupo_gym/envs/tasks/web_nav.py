@@ -94,10 +94,11 @@ class WebNavEnv(MaskedTaskEnv):
     - ``level`` (default ``"easy"``): ``"easy"``, ``"medium"`` or ``"hard"``
     - ``render_mode``: ``"ansi"`` for a transcript
 
-    ## Expert It sees what the pages have shown, and nothing else. It empties the cart if an item is in it, goes to the
-    list of the category, and opens the products in their order, except those that are known to be wrong. It goes back
-    from a product that turns out to be wrong, turns to the next page once none is left, and orders the first product
-    that fits.
+    ## Expert
+    It sees what the pages have shown, and nothing else. It empties the cart if an item is in it, goes to the list of
+    the category, and opens the products in their order, except those that are known to be wrong. It goes back from a
+    product that turns out to be wrong, turns to the next page once none is left, and orders the first product that
+    fits.
 
     ## Version History
     - v0: first version

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from seeupo_gym.envs.arguments import check_count
+from seeupo_gym.envs.packages import require
 
 # Function from texts to features, shape (texts, features). Each row depends on its text alone.
 TextFeatures = Callable[[Sequence[str]], Any]
@@ -32,10 +32,7 @@ class HashedText:
 
     def __init__(self, n_features: int) -> None:
         check_count("n_features", n_features, least=2)
-        try:
-            text = importlib.import_module("sklearn.feature_extraction.text")
-        except ImportError as error:
-            raise ImportError("CandidateView needs a package: pip install scikit-learn") from error
+        text = require("sklearn.feature_extraction.text", "CandidateView needs a package: pip install scikit-learn")
         half = n_features // 2
         self._vectorizers = (
             text.HashingVectorizer(n_features=n_features - half, ngram_range=(1, 2), dtype=np.float32),

@@ -1,15 +1,19 @@
 """The sequential update against an independent NumPy implementation, and its invariants."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
 from helpers.updates import method_settings, sequential_update
 
+from seeupo_gym import SeeUPO
 from seeupo_gym.agents import NonFiniteError, SeeUPOPolicy
 from seeupo_gym.agents.method.batches import TurnBatch
 from seeupo_gym.agents.method.sequential import Clip, clip_gradients, turn_order
 
+CHAIN = "seeupo_gym/ContextChain-v0"
 N_ACTIONS = 3
 LEARNING_RATE = 1.0
 
@@ -303,6 +307,23 @@ def test_target_kl_ends_the_update_of_the_turn():
     assert stats[0].n_gradient_steps >= 1, "the next turn starts afresh"
 
 
+def test_target_kl_holds_over_sweeps():
+    """In each sweep a turn that is too far from the collecting policy waits; the first one takes a step in any case."""
+    policy = make_policy(n_turns=2)
+    batches = make_batches(policy, ([0, 1, 2, 3], [0, 1, 2, 3]))
+    advantages = 5 * th.as_tensor(ADVANTAGES, dtype=th.float32)
+    free, bounded = ({"n_sweeps": 4}, {"n_sweeps": 4, "target_kl": 0.01})
+    for changes, n_steps in ((free, 4), (bounded, 1)):
+        policy = make_policy(n_turns=2)
+        stats = sequential_update(policy, batches, advantages, [[1], [0]], settings(**changes), th.Generator())
+        assert stats[1].n_gradient_steps == n_steps
+        assert np.isfinite(stats[1].policy_loss)
+    shared = make_policy(n_turns=1)
+    batches = make_batches(shared, ([0, 1, 2, 3], [0, 1, 2, 3]))
+    stats = sequential_update(shared, batches, advantages, [[1], [0]], settings(**bounded), th.Generator())
+    assert stats[0].n_gradient_steps == 1, "turn 1 moved the network far, but turn 0 has its step"
+
+
 def test_gradient_norm_is_clipped_for_the_turn_alone():
     policy = make_policy(n_turns=2)
     batches = make_batches(policy, ([0, 1, 2, 3], [0, 1, 2, 3]))
@@ -352,3 +373,28 @@ def test_turn_orders():
     assert turn_order(5, [1, 2, 0], generator) == [[1], [4], [3], [2], [0]], (
         "turns 3 and 4 are played by the last policy"
     )
+
+
+@pytest.mark.parametrize("update_order", ["reverse", [1, 3, 0, 2, 5, 4]])
+def test_seeupo_trains_by_algorithm_1(update_order):
+    """Advantages, two sweeps, turn after turn in order, then factors: against the loop on a copy of the policy."""
+    kwargs = dict(net_arch=[], optimizer_class=th.optim.SGD)
+    settings = dict(n_groups=4, group_size=4, n_sweeps=2, n_epochs=2, learning_rate=0.5, max_grad_norm=None)
+    model = SeeUPO("MlpPolicy", CHAIN, seed=0, update_order=update_order, policy_kwargs=kwargs, **settings)
+    _, callback = model._setup_learn(10_000)
+    model.collect_rollouts(model.env, callback, model.rollout_buffer)
+    twin, buffer = deepcopy(model.policy), model.rollout_buffer
+    model.train()
+
+    returns = buffer.rewards.sum(axis=0)
+    advantages = returns - returns.mean(axis=1, keepdims=True)
+    advantages = th.as_tensor((advantages / advantages.std()).reshape(-1), dtype=th.float32)
+    for group in twin.optimizer.param_groups:
+        group["lr"] = 0.5
+    order = [[t] for t in ([5, 4, 3, 2, 1, 0] if update_order == "reverse" else update_order)]
+    by_hand = method_settings(n_sweeps=2, n_epochs=2, ratio_level="joint")
+    sequential_update(twin, buffer.turn_batches, advantages, order, by_hand, th.Generator())
+    for turn in range(6):
+        th.testing.assert_close(
+            model.policy.turns[turn].action_net.weight, twin.turns[turn].action_net.weight, rtol=1e-5, atol=1e-6
+        )

@@ -360,6 +360,7 @@ def test_entropy_bonus_may_follow_a_schedule():
         (dict(update_rule="trust_region", target_kl=0.01, batch_size=8), "batch_size is for .*got 8.*one step"),
         (dict(update_rule="trust_region", target_kl=0.01, micro_batch_size=8), "micro_batch_size is for .*got 8"),
         (dict(update_rule="trust_region", target_kl=0.01, reference_kl_coef=0.1), "reference_kl_coef is for .*got 0.1"),
+        (dict(update_rule="reinforce", n_sweeps=2), r"n_sweeps=1, got 2: .*no importance ratio"),
         (dict(target_kl=0.0), "target_kl must be a finite number above 0"),
         (dict(advantage_clip=-3.0), "advantage_clip must be a finite number above 0"),
         (dict(update_order=[0, 1]), r"each of the turns 0 to 3 once, got \[0, 1\]"),

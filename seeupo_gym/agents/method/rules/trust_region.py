@@ -48,7 +48,12 @@ class TrustRegion(KLPenalty):
         return 1
 
     def maximise(
-        self, policy: TrainablePolicies, block: list[WeightedTurn], settings: MethodSettings, generator: th.Generator
+        self,
+        policy: TrainablePolicies,
+        block: list[WeightedTurn],
+        settings: MethodSettings,
+        generator: th.Generator,
+        first_sweep: bool = True,
     ) -> Ascent:
         assert settings.target_kl is not None
         start: list[th.Tensor] = []

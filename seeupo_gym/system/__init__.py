@@ -1,0 +1,1 @@
+"""Files, locks and signals: what the operating system has to do with."""

@@ -174,7 +174,7 @@ def test_benchmark_writes_everything_and_continues(capsys, tmp_path):
         (["train", "ppo", "Nope-v0"], "cannot make the environment"),
         (["train", "ppo", TRAP, "--set", "nope=1"], "ppo has no setting 'nope'"),
         (["train", "ppo", TRAP, "--env-arg", "turns"], "expected key=value"),
-        (["train", "ppo", TRAP, "--env-arg", "turns=1"], "turns must be an integer of at least 2"),
+        (["train", "ppo", TRAP, "--env-arg", "turns=1"], "turns must be an integer from 2 to 1000"),
         (["train", "ppo", TRAP, "--steps", "0"], "total_timesteps must be at least 1"),
         (["train", "ppo", TRAP, "--steps", "many"], "invalid int value"),
         (

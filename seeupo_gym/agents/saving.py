@@ -63,11 +63,11 @@ class SavedAlgorithm(BaseAlgorithm):
         :param include: attributes to save that are left out otherwise
         :raises OSError: if the file cannot be written
         """
+        self.env_wrappers = current_record(self.env, self.env_wrappers)
         if isinstance(path, (str, pathlib.Path)):
             with open_atomically(_path_to_write(path)) as file:
                 self.save(cast(io.BufferedIOBase, file), exclude, include)
             return
-        self.env_wrappers = current_record(self.env, self.env_wrappers)
         super().save(path, exclude, include)
         if self.policy.weights is not None:
             with zipfile.ZipFile(_archive(path), "a") as archive:

@@ -178,7 +178,7 @@ class SeeUPO(GroupAlgorithm):
             verbose=verbose,
             device=device,
             support_multi_env=True,
-            seed=seed,
+            seed=None if seed is None else int(seed),  # Gymnasium takes no np.int64
         )
         # Filled by _setup_model(), which load() calls again on a model that has them already.
         self.n_turns: int | None = None

@@ -42,17 +42,17 @@ class RunFolder:
         self._earlier_is_there = True
 
     def trained(self) -> Path | None:
-        """The model that an earlier run left, or else its last state, if there is one that can be loaded."""
+        """Return the model that an earlier run left, or else its last state, if there is one that can be loaded."""
         model = self.path / MODEL_FILE
         return model if _loads(model) else self.last_state()
 
     def last_state(self) -> Path | None:
-        """The last state of a run that is not over, if there is one that can be loaded."""
+        """Return the last state of a run that is not over, if there is one that can be loaded."""
         return next((path for path in self._unfinished() if _loads(path)), None)
 
     def finished(self) -> dict[str, Any] | None:
         """
-        The content of ``result.json``, if the run is over.
+        Return the content of ``result.json``, if the run is over.
 
         :raises SettingsDifferError: if it is that of other settings
         """

@@ -162,7 +162,7 @@ def _vectorize(
 
 
 def _trained_in(model: BaseAlgorithm) -> tuple[WrapperRecord | None, bool]:
-    """Return the wrappers a model was trained in, None if nobody knows, and whether it certainly had normalisation."""
+    """Return the wrappers a model was trained in (None: not known), and whether it certainly had normalisation."""
     recorded: WrapperRecord | None = getattr(model, "env_wrappers", None)
     env: VecEnv | None = getattr(model, "env", None)
     record = current_record(env, recorded)
@@ -215,7 +215,7 @@ def _check_spaces(model: BaseAlgorithm, env: VecEnv) -> None:
 
 
 def _in_short(space: spaces.Space[Any]) -> Any:
-    """Return what the networks depend on: not the bounds and types of numbers."""
+    """Return the part of a space that networks depend on: not the bounds and types of numbers."""
     if isinstance(space, spaces.Dict):
         return {key: _in_short(part) for key, part in space.spaces.items()}
     return f"Box of shape {space.shape}" if isinstance(space, spaces.Box) else str(space)

@@ -31,7 +31,7 @@ def watch_episode(
     **env_kwargs: Any,
 ) -> Iterator[str]:
     """
-    Play one episode as :func:`~seeupo_gym.baselines.evaluate` does, and describe it turn by turn.
+    Play one episode as :func:`~seeupo_gym.baselines.evaluate` does, and tell it turn by turn.
 
     :param model: a SeeUPO or SB3 model
     :param env: a registered Gymnasium id, an environment, or a vector environment, whose first one plays. With
@@ -78,7 +78,7 @@ def _turns(
 
 
 def _news(env: VecEnv, shown: str) -> tuple[str, str]:
-    """Return what the environment shows now, and its new part: all of it, unless it is a transcript that grows."""
+    """Return what the environment shows now, and its new part: all of it, unless it is a growing transcript."""
     if env.render_mode != "ansi":
         return "", ""
     text = str(env.env_method("render", indices=0)[0]).rstrip()

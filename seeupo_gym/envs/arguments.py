@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+
+# More turns or choices than this are a slip of the keyboard: observations and networks would fill the memory.
+MAX_SIZE = 1000
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
@@ -17,7 +21,7 @@ def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
     :param choices: the values there are
     :raises ValueError: for another value
     """
-    if value not in tuple(choices):
+    if not (isinstance(value, str) and value in choices):
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
@@ -37,6 +41,34 @@ def check_count(name: str, value: Any, least: int = 1, most: int | None = None) 
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise ValueError(f"{name} must be an integer {limits}, got {value!r}")
     return int(value)
+
+
+def check_number(
+    name: str,
+    value: Any,
+    least: float = -math.inf,
+    most: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+) -> float:
+    """
+    Check an argument that measures something.
+
+    :param name: its name
+    :param value: its value
+    :param least: the smallest value there is
+    :param most: the largest one
+    :param above: all values are greater than this
+    :param below: all values are less than this
+    :return: its value as Python's own float
+    :raises ValueError: for another value, also if it is not finite
+    """
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or not least <= value <= most or not above < value < below:
+        limits = {"of at least": least, "of at most": most, "above": above, "below": below}
+        words = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit))
+        raise ValueError(f"{name} must be a finite number{' ' if words else ''}{words}, got {value!r}")
+    return float(value)
 
 
 def check_flag(name: str, value: Any) -> bool:

@@ -9,6 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
+from seeupo_gym.envs.checked_env import check_answers, lane_name
+from seeupo_gym.envs.replaced_methods import ReplacedMethods
+from seeupo_gym.envs.sole_use import SoleUse
 from seeupo_gym.envs.task import ALL_LANES, Lanes
 from seeupo_gym.envs.vector import TaskVecEnv
 
@@ -17,14 +20,15 @@ NO_EPISODE = -1
 
 class EpisodeLanes:
     """
-    Plays a list of seeded episodes in a vector environment, and knows the episode and the turn of each lane.
+    Bookkeeping of a list of seeded episodes: the episode and the turn that each lane of a vector environment is at.
 
     Episode ``e`` is played in lane ``e % n_envs``. Where the environment takes a queue of seeds
     (:mod:`seeupo_gym.envs.vector`), a lane goes from one episode straight to its next, and is parked when
     it has none left. Any other vector environment is run in rounds: all lanes are reset with explicit
     seeds, and the ones that finish early take steps that nobody uses until the last one has finished.
 
-    Use it as a context manager, so that the environment leaves the queue mode also when something fails::
+    Use it as a context manager, so that the environment leaves the queue mode also when something fails. Inside, nobody
+    else may reset or step the environment (see :class:`~seeupo_gym.envs.sole_use.SoleUse`)::
 
         with EpisodeLanes(env, seeds) as lanes:
             obs = lanes.reset()
@@ -36,14 +40,22 @@ class EpisodeLanes:
     :param env: the vector environment, wrapped or not
     :param seeds: seed of every episode, shape (episodes,), in [0, 2**63)
     :param noise_seeds: seeds of the transitions alone, same shape; None: they follow ``seeds``
+    :param max_turns: the most turns that an episode has, as the environment says; None: not known
     """
 
-    def __init__(self, env: VecEnv, seeds: NDArray[np.int64], noise_seeds: NDArray[np.int64] | None = None) -> None:
+    def __init__(
+        self,
+        env: VecEnv,
+        seeds: NDArray[np.int64],
+        noise_seeds: NDArray[np.int64] | None = None,
+        max_turns: int | None = None,
+    ) -> None:
         if len(seeds) == 0:
             raise ValueError("seeds must hold at least one episode")
         if min(seeds) < 0:  # in a queue they stand for "no episode"
             raise ValueError(f"seeds must be in [0, 2**63), got {min(seeds)}")
         self.env = env
+        self.max_turns = max_turns
         n_envs, n_episodes = env.num_envs, len(seeds)
         self._seeds, self._noise_seeds = seeds, noise_seeds
         self._n_rounds = -(-n_episodes // n_envs)
@@ -53,6 +65,7 @@ class EpisodeLanes:
         self._round = np.zeros(n_envs, dtype=np.int64)
         self._native = env.unwrapped if isinstance(env.unwrapped, TaskVecEnv) else None
         self._queued = self._native is not None or env.has_attr("queue_episodes")
+        self._methods = ReplacedMethods()
         # A parked lane repeats its last observation, which would bias the running statistics of VecNormalize.
         normalize = unwrap_vec_normalize(env)
         self._park = self._queued and (normalize is None or not normalize.training)
@@ -60,13 +73,21 @@ class EpisodeLanes:
         self.turns = np.zeros(n_envs, dtype=np.int64)
 
     def __enter__(self) -> EpisodeLanes:
+        self._sole_use = SoleUse(self.env, self._methods)
+        check_answers(self.env, self._methods)
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._queued and not isinstance(exc, (EOFError, BrokenPipeError)):
+        self._methods.restore()
+        if not self._queued:
+            return
+        try:
             self._queue_episodes(None, None)
+        except (EOFError, OSError):  # a process with environments is gone
+            if exc is None:
+                raise
 
     @property
     def active(self) -> NDArray[np.bool_]:
@@ -96,13 +117,13 @@ class EpisodeLanes:
         return int(self.active.sum()) if self._park else self.env.num_envs
 
     def reset(self) -> Any:
-        """Start the first episode of every lane and return the observations."""
+        """Start the first episode of every lane and return the observations, which are the caller's to keep."""
         if self._queued:
             noise_seeds = None if self._noise_seeds is None else self._per_lane(self._noise_seeds)
             self._queue_episodes(self._per_lane(self._seeds), noise_seeds)
             # A seed set earlier by VecEnv.seed() and not used yet would take the place of the first episode.
             self.env.unwrapped._reset_seeds()
-            return self.env.reset()
+            return self._kept(self._sole_use.reset())
         return self._start_round()
 
     def advance(self, obs: Any, dones: NDArray[np.bool_]) -> Any:
@@ -111,11 +132,16 @@ class EpisodeLanes:
 
         :param obs: the observations the step returned
         :param dones: the ends of episodes it returned, shape (n_envs,)
-        :return: the observations to act on next
+        :return: the observations to act on next, which are the caller's to keep
+        :raises RuntimeError: if an episode has not ended after ``max_turns`` turns
         """
+        self._sole_use.step_is_over()
         self.turns += 1
+        if self.max_turns is not None:
+            self._check_lengths(dones, self.max_turns)
         finished = np.flatnonzero(dones & self.active)
         self.turns[dones] = 0
+        obs = self._kept(obs)
         if finished.size == 0:
             return obs
         self._round[finished] += 1
@@ -128,6 +154,22 @@ class EpisodeLanes:
         over = self._round[finished] >= self._n_rounds
         self.episodes[finished] = np.where(over, NO_EPISODE, self._schedule[finished, following])
         return obs
+
+    def _kept(self, obs: Any) -> Any:
+        """Copy observations that the environment may write into again."""
+        if isinstance(self.env, TaskVecEnv):
+            return obs
+        return {key: value.copy() for key, value in obs.items()} if isinstance(obs, dict) else obs.copy()
+
+    def _check_lengths(self, dones: NDArray[np.bool_], most: int) -> None:
+        endless = np.flatnonzero(self.active & ~dones & (self.turns >= most))
+        if endless.size:
+            lane = int(endless[0])
+            raise RuntimeError(
+                f"the episode of {lane_name(self.env, lane)} has not ended after {self.turns[lane]} turns, which the "
+                "environment declares to be the most (max_turns, or max_episode_steps): correct this, or wrap the "
+                "environment with gymnasium.wrappers.TimeLimit"
+            )
 
     def _per_lane(self, seeds: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.where(self._schedule == NO_EPISODE, -1, seeds[self._schedule])
@@ -148,7 +190,7 @@ class EpisodeLanes:
         # An idle lane repeats the first one's episode. VecEnv.seed() can only give consecutive seeds.
         episodes = np.where(self.active, self.episodes, self.episodes[0])
         self.env.unwrapped._seeds = self._seeds[episodes].tolist()
-        obs = self.env.reset()
+        obs = self._kept(self._sole_use.reset())
         if self._noise_seeds is not None:
             for lane, seed in enumerate(self._noise_seeds[episodes].tolist()):
                 if self.env.has_attr("reseed_noise"):

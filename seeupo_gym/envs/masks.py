@@ -113,7 +113,7 @@ def _n_choices(action_space: spaces.Space[Any]) -> NDArray[np.int64]:
 
 
 def _source(env: VecEnv) -> VecEnv:
-    """Return the outermost part of a vector environment that has masks of its own or an own way to ask for them."""
+    """Find the outermost part of a vector environment that has masks of its own or an own way to ask for them."""
     while isinstance(env, VecEnvWrapper) and not _has_method(env):
         if type(env).env_method is not VecEnvWrapper.env_method:
             break
@@ -122,7 +122,7 @@ def _source(env: VecEnv) -> VecEnv:
 
 
 def _has_method(env: VecEnv) -> bool:
-    """Return True if the method is this part's own: a wrapper lends every attribute of what it wraps."""
+    """Whether the method is this part's own: a wrapper lends every attribute of what it wraps."""
     if isinstance(env, TaskVecEnv):
         return True
     return hasattr(type(env), _NAME) or _NAME in vars(env)

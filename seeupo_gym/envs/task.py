@@ -273,7 +273,7 @@ class TaskEnv(gym.Env[Any, Any]):
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it mutable)
 
     def __init__(self, make_task: Callable[[int], Task], render_mode: str | None = None) -> None:
-        if render_mode not in (None, *self.metadata["render_modes"]):
+        if not (render_mode is None or (isinstance(render_mode, str) and render_mode in self.metadata["render_modes"])):
             # It must be a TypeError: after one, SB3's make_vec_env tries again without the mode "rgb_array".
             raise TypeError(f"render_mode must be None or one of {self.metadata['render_modes']}, got {render_mode!r}")
         self.make_task = make_task

@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
 from seeupo_gym.envs.arguments import check_count
+from seeupo_gym.envs.checked_env import CheckedEnv
 from seeupo_gym.envs.counter_rng import hash_bits
 from seeupo_gym.envs.task import ALL_LANES, HELD_OUT_SEED, MAX_SEED, Lanes, Task, bare_task_env
+
+# More environments than this are a slip of the keyboard: their observations, or their processes, fill the memory.
+MAX_ENVS = 100_000
+MAX_PROCESSES = 1_000
+# Numbers in the observations of all lanes of a task: 1 GB.
+_MAX_OBSERVED = 2**28
 
 # Stream of the seeds that an unseeded reset draws from the seed of the episode before it.
 _NEXT_SEED_STREAM = 0x5EED
@@ -73,7 +82,8 @@ class SeedQueue(gym.Wrapper[Any, Any, Any, Any]):
                 if self._last_obs is not None:
                     return self._last_obs, {}
                 seed = 0
-        self._last_obs, info = self.env.reset(seed=seed, options=options)
+        # Where there are no options, reset() need not take any.
+        self._last_obs, info = self.env.reset(seed=seed, **({"options": options} if options else {}))
         if noise_seed >= 0:
             reseed_noise(self.env, noise_seed)
         return self._last_obs, info
@@ -294,28 +304,49 @@ def make_vec(
     Make the fastest vector environment there is for a registered id.
 
     :param env_id: a registered Gymnasium id
-    :param n_envs: number of environments, at least 1
+    :param n_envs: number of environments, from 1 to 100,000, or 1,000 in processes of their own
     :param seed: environment ``i`` starts from ``seed + i`` at its next reset; None: random
     :param vec_env_cls: SB3 class to use (``DummyVecEnv``, ``SubprocVecEnv``); None: a batched
         :class:`TaskVecEnv` for this package's tasks, ``DummyVecEnv`` for all others and for tasks in a wrapper, such
         as the one that ``max_episode_steps`` adds
     :param kwargs: arguments of the environment
     :return: an SB3 vector environment that reports episode statistics and takes queues of seeds
+    :raises ValueError: for an argument of another type or value
     """
-    n_envs = check_count("n_envs", n_envs)
+    n_envs, seed = _check_arguments(env_id, n_envs, seed, vec_env_cls, kwargs.get("render_mode"))
     if vec_env_cls is None:
         first = gym.make(env_id, **kwargs)
         task_env = bare_task_env(first)
         if task_env is not None:
+            size = int(np.prod(task_env.observation_space.shape or ()))
+            check_count("n_envs", n_envs, most=max(1, _MAX_OBSERVED // size))
             return TaskVecEnv(task_env.make_task(n_envs), seed)
         first.close()
         vec_env_cls = DummyVecEnv
 
-    def make() -> gym.Env[Any, Any]:
-        return SeedQueue(Monitor(gym.make(env_id, **kwargs)))
+    def make(index: int) -> gym.Env[Any, Any]:
+        return SeedQueue(Monitor(CheckedEnv(gym.make(env_id, **kwargs), index)))
 
-    factories: Iterable[Any] = [make] * n_envs
+    factories: Iterable[Any] = [partial(make, index) for index in range(n_envs)]
     vec_env = vec_env_cls(factories)  # type: ignore[call-arg, arg-type]
     if seed is not None:
         vec_env.seed(seed)
     return vec_env
+
+
+def _check_arguments(env_id: Any, n_envs: Any, seed: Any, vec_env_cls: Any, render_mode: Any) -> tuple[int, int | None]:
+    """Check what :func:`make_vec` was given; return the number of environments and the seed as Python's integers."""
+    if not isinstance(env_id, (str, EnvSpec)):
+        raise ValueError(f"env_id must be the id of a registered environment (see gymnasium.register), got {env_id!r}")
+    cls = vec_env_cls.func if isinstance(vec_env_cls, partial) else vec_env_cls
+    if cls is not None and not (isinstance(cls, type) and issubclass(cls, VecEnv)):
+        raise ValueError(
+            f"vec_env_cls must be one of SB3's classes of vector environments, as SubprocVecEnv, got {vec_env_cls!r}"
+        )
+    if not (render_mode is None or isinstance(render_mode, str)):
+        raise ValueError(f"render_mode must be None or the name of one of the environment's, got {render_mode!r}")
+    in_processes = cls is not None and issubclass(cls, SubprocVecEnv)
+    n_envs = check_count("n_envs", n_envs, most=MAX_PROCESSES if in_processes else MAX_ENVS)
+    if seed is not None:
+        seed = check_count("seed", seed, least=0, most=MAX_SEED + 1 - n_envs)
+    return n_envs, seed

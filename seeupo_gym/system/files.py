@@ -150,7 +150,7 @@ def _clear_errors(path: str | Path) -> Iterator[None]:
 
 
 def _history(error: BaseException, until: BaseException | None) -> list[BaseException]:
-    """An exception and those during whose handling it was raised, the first one first."""
+    """List an exception and those during whose handling it was raised, the first one first."""
     history: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current is not until:

@@ -564,7 +564,7 @@ def test_ctrl_c_ends_the_workers_and_keeps_what_is_finished(tmp_path, monkeypatc
         ({"n_workers": 0}, "n_workers must be at least 1"),
         ({"settings": {"ppo": {}}}, "settings for 'ppo', which takes no part"),
         ({"settings": {"a2c": {"foo": 1}}}, "a2c has no setting 'foo'"),
-        ({"env_kwargs": {TRAP: {"turns": 1}}}, "turns must be an integer of at least 2"),
+        ({"env_kwargs": {TRAP: {"turns": 1}}}, "turns must be an integer from 2 to 1000"),
         ({"env_kwargs": {CHAIN: {}}}, "takes no part"),
     ],
 )

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from seeupo_gym import make_vec
-from seeupo_gym.envs.arguments import check_choice, check_count, check_flag
+from seeupo_gym.envs.arguments import check_choice, check_count, check_flag, check_number
 
 
 def test_choices():
     check_choice("game", "a", ("a", "b"))
-    for value in ("c", None, ["a"]):
+    for value in ("c", None, ["a"], 3, float("nan")):
         with pytest.raises(ValueError, match=re.escape(f"game must be one of 'a', 'b', got {value!r}")):
             check_choice("game", value, {"a": 1, "b": 2})
 
@@ -26,6 +26,18 @@ def test_counts():
     for value in (0, True, 3.0, np.float64(3.0), "3", None):
         with pytest.raises(ValueError, match=re.escape(f"wait must be an integer of at least 1, got {value!r}")):
             check_count("wait", value)
+
+
+def test_numbers():
+    for value in (0, 0.25, np.float32(0.25), np.int8(0)):
+        assert type(check_number("noise", value, least=0.0, below=0.5)) is float
+    assert check_number("timeout", 10**6, least=1.0) == 1e6
+    for value in (0.5, -0.1, float("nan"), float("inf"), True, "0.1", None, [0.1]):
+        message = re.escape(f"noise must be a finite number of at least 0 and below 0.5, got {value!r}")
+        with pytest.raises(ValueError, match=message):
+            check_number("noise", value, least=0.0, below=0.5)
+    with pytest.raises(ValueError, match=r"timeout must be a finite number of at least 1, got inf"):
+        check_number("timeout", float("inf"), least=1.0)
 
 
 def test_flags():
@@ -64,7 +76,7 @@ def test_arguments_of_a_wrong_type_are_refused_by_name(name, argument, value):
 
 
 def test_a_number_of_environments_is_an_integer():
-    with pytest.raises(ValueError, match=r"n_envs must be an integer of at least 1, got 2\.0"):
+    with pytest.raises(ValueError, match=r"n_envs must be an integer from 1 to 100000, got 2\.0"):
         make_vec("seeupo_gym/ToolChain-v0", 2.0)
 
 

@@ -194,10 +194,10 @@ def nth_action(env, choice, legal):
 @pytest.mark.parametrize(
     ("env_id", "kwargs", "message"),
     [
-        (TRAP, {"turns": 1}, "turns must be an integer of at least 2"),
-        (TRAP, {"arms": 1}, "arms must be an integer of at least 2"),
-        (CHAIN, {"turns": 0}, "turns must be an integer of at least 1"),
-        (CHAIN, {"actions": 1}, "actions must be an integer of at least 2"),
+        (TRAP, {"turns": 1}, "turns must be an integer from 2 to 1000"),
+        (TRAP, {"arms": 1}, "arms must be an integer from 2 to 1000"),
+        (CHAIN, {"turns": 0}, "turns must be an integer from 1 to 1000"),
+        (CHAIN, {"actions": 1}, "actions must be an integer from 2 to 1000"),
         (CHAIN, {"reward": "sum"}, "reward must be one of .*fraction.*all.*'sum'"),
         (TOOL, {"level": "extreme"}, "level must be one of 'easy', 'medium', 'hard', got 'extreme'"),
         (TOOL, {"render_mode": "human"}, "render_mode must be None or one of .*ansi.*'human'"),

@@ -121,7 +121,7 @@ def test_environments_of_others_have_no_reference_and_no_optimum():
 
 @pytest.mark.parametrize("function", [reference_scores, optimal_value])
 def test_impossible_arguments_are_refused(function):
-    with pytest.raises(ValueError, match="arms must be an integer of at least 2"):
+    with pytest.raises(ValueError, match="arms must be an integer from 2 to 1000"):
         function(TRAP, arms=1)
     with pytest.raises(TypeError, match="colors"):
         function(TRAP, colors=1)

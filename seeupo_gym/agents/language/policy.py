@@ -345,7 +345,7 @@ class CausalLMPolicy(TurnPolicy):
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens generated per second of generation, without waiting for the environment."""
+        """Generated tokens, without those of prompts, per second of generation."""
         return self.n_tokens / self.seconds["generation"] if self.n_tokens else 0.0
 
     def callbacks(self) -> list[BaseCallback]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
-from seeupo_gym.envs.arguments import check_choice, check_count, check_flag
+from seeupo_gym.envs.arguments import check_choice, check_count, check_flag, check_number
 
 SelfSettings = TypeVar("SelfSettings", bound="Settings")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -28,17 +28,9 @@ def whole(least: int = 1) -> Check:
     return lambda name, given: check_count(name, given, least)
 
 
-def real(least: float = -np.inf, most: float = np.inf, above: float = -np.inf, below: float = np.inf) -> Check:
-    """Make a check for finite numbers from ``least`` to ``most``, greater than ``above`` and less than ``below``."""
-    limits = {"of at least": least, "of at most": most, "above": above, "below": below}
-    words = " and ".join(f" {word} {limit:g}" for word, limit in limits.items() if np.isfinite(limit))
-
-    def check(name: str, given: Any) -> None:
-        is_number = isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool)
-        if not is_number or not np.isfinite(given) or not least <= given <= most or not above < given < below:
-            raise ValueError(f"{name} must be a finite number{words}, got {given!r}")
-
-    return check
+def real(**limits: float) -> Check:
+    """Make a check for finite numbers within limits; see :func:`~seeupo_gym.envs.arguments.check_number`."""
+    return lambda name, given: check_number(name, given, **limits)
 
 
 def one_of(choices: Any) -> Check:

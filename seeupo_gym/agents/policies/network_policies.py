@@ -23,7 +23,6 @@ from torch import nn
 
 from seeupo_gym.agents.method.errors import NonFiniteError
 from seeupo_gym.agents.method.modes import layers_with_modes
-from seeupo_gym.agents.method.settings import real
 from seeupo_gym.agents.policies.distributions import (
     log_prob_and_entropy,
     n_components,
@@ -33,7 +32,7 @@ from seeupo_gym.agents.policies.distributions import (
 )
 from seeupo_gym.agents.policies.networks import ActionNetwork, TurnNetwork
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
-from seeupo_gym.envs.arguments import check_count
+from seeupo_gym.envs.arguments import check_count, check_number
 
 # The constructor's arguments beyond those that BasePolicy saves.
 _SAVED = (
@@ -121,7 +120,7 @@ class SeeUPOPolicy(TurnPolicy):
         ):
             if not (isinstance(given, type) and issubclass(given, kind)):
                 raise ValueError(f"{name} must be a subclass of {kind.__name__}, got {given!r}")
-        real()("log_std_init", log_std_init)
+        check_number("log_std_init", log_std_init)
         self.use_masking = self.needs_masks = use_masking
         self.per_component = per_component and n_components(action_space) > 1
         self.net_arch = net_arch

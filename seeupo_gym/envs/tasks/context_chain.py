@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.arguments import MAX_SIZE, check_choice, check_count
 from seeupo_gym.envs.counter_rng import integers
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, StepResult, Task, TaskEnv, one_hot
 
@@ -19,7 +19,8 @@ class ContextChain(Task):
     """Batched dynamics; :class:`ContextChainEnv` documents the task."""
 
     def __init__(self, n_lanes: int = 1, turns: int = 6, actions: int = 4, reward: str = "fraction") -> None:
-        turns, actions = check_count("turns", turns), check_count("actions", actions, least=2)
+        turns = check_count("turns", turns, most=MAX_SIZE)
+        actions = check_count("actions", actions, least=2, most=MAX_SIZE)
         check_choice("reward", reward, REWARDS)
         self.max_turns = turns
         self.n_actions = actions
@@ -106,8 +107,8 @@ class ContextChainEnv(TaskEnv):
     The episode terminates after ``turns`` turns.
 
     ## Arguments
-    - ``turns`` (default 6, at least 1): length of an episode
-    - ``actions`` (default 4, at least 2): number of actions, and of contexts
+    - ``turns`` (default 6, from 1 to 1,000): length of an episode
+    - ``actions`` (default 4, from 2 to 1,000): number of actions, and of contexts
     - ``reward`` (default ``"fraction"``): ``"fraction"`` or ``"all"``
     - ``render_mode``: ``"ansi"`` for a transcript
 

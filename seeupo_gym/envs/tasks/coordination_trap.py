@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from seeupo_gym.envs.arguments import check_count
+from seeupo_gym.envs.arguments import MAX_SIZE, check_count
 from seeupo_gym.envs.task import ALL_LANES, Lanes, StepResult, Task, TaskEnv, one_hot
 
 SAFE_ARM, RISKY_ARM = 0, 1
@@ -27,7 +27,8 @@ class CoordinationTrap(Task):
 
     def __init__(self, n_lanes: int = 1, turns: int = 4, arms: int = 4) -> None:
         # At least two turns, so that there is something to coordinate; at least a safe arm and a risky one.
-        turns, arms = check_count("turns", turns, least=2), check_count("arms", arms, least=2)
+        turns = check_count("turns", turns, least=2, most=MAX_SIZE)
+        arms = check_count("arms", arms, least=2, most=MAX_SIZE)
         self.max_turns = turns
         self.arms = arms
         self.action_space = spaces.Discrete(arms)
@@ -103,8 +104,8 @@ class CoordinationTrapEnv(TaskEnv):
     The episode terminates after ``turns`` turns.
 
     ## Arguments
-    - ``turns`` (default 4, at least 2): length of an episode
-    - ``arms`` (default 4, at least 2): actions at each turn
+    - ``turns`` (default 4, from 2 to 1,000): length of an episode
+    - ``arms`` (default 4, from 2 to 1,000): actions at each turn
     - ``render_mode``: ``"ansi"`` for a transcript
 
     ## Version History

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache, partial
 from typing import ClassVar, NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from seeupo_gym.envs.arguments import check_count
+from seeupo_gym.envs.arguments import MAX_SIZE, check_count
 from seeupo_gym.envs.counter_rng import integers, uniform
 from seeupo_gym.envs.task import ALL_LANES, MAX_SEED, NO_ACTION, Lanes, StepResult, Task, TaskEnv, choose_level, one_hot
 
@@ -23,6 +24,8 @@ ROADS = ("red", "blue", "green", "yellow", "white", "black", "brown", "grey", "o
 _FIRST = "Amber Birch Copper Dusty Elder Foggy Golden Hollow Ivory Juniper Kestrel Linden Mossy Northern Ochre Pine"
 _SECOND = "Bridge Mill Harbour Market Tower Ford Chapel Quarry Garden Gate Well Inn Orchard Meadow Lock Hill"
 MAX_STATES = 16 * 16
+# A map has so many entries at most: 100 MB, drawn in seconds.
+MAX_ENTRIES = 2**22
 
 
 class Size(NamedTuple):
@@ -151,8 +154,13 @@ class GarnetTree(Task):
             check_count("actions", size.actions, least=2, most=len(ROADS)),
             check_count("branching", size.branching, most=n_states),
             check_count("coins", size.coins, most=n_states - 1),
-            check_count("turns", size.turns),
+            check_count("turns", size.turns, most=MAX_SIZE),
         )
+        n_entries = math.prod(self.size._replace(coins=1))
+        if n_entries > MAX_ENTRIES:
+            raise ValueError(
+                f"turns * states * actions * branching must be at most {MAX_ENTRIES}, got {n_entries} ({self.size})"
+            )
         instance = check_count("instance", instance, least=0, most=MAX_SEED)
         self.garnet = garnet(self.size, instance)
         if self.garnet.most == 0:
@@ -303,7 +311,7 @@ class GarnetTreeEnv(TaskEnv):
     - ``actions`` (default None, from 2 to 12): number of roads out of each town
     - ``branching`` (default None, from 1 to ``states``): number of towns that a road can lead to; 1 is deterministic
     - ``coins`` (default None, from 1 to ``states - 1``): number of towns with a coin at each turn
-    - ``turns`` (default None, at least 1): length of an episode
+    - ``turns`` (default None, from 1 to 1,000): length of an episode
     - ``instance`` (default 0, in [0, 2**63)): the seed of the map
     - ``render_mode``: ``"ansi"`` for a transcript
 

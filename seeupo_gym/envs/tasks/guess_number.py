@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from seeupo_gym.envs.arguments import check_choice, check_count
+from seeupo_gym.envs.arguments import MAX_SIZE, check_choice, check_count, check_number
 from seeupo_gym.envs.counter_rng import integers, uniform
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, StepResult, Task, TaskEnv, choose_level, one_hot
 
@@ -52,12 +52,11 @@ LEVELS = {
 
 def _checked(level: Level) -> Level:
     check_choice("feedback", level.feedback, HINTS)
-    if not isinstance(level.noise, (int, float, np.floating)) or not 0.0 <= level.noise < 0.5:
-        raise ValueError(f"noise must be a number of at least 0 and below 0.5, got {level.noise!r}")
-    if level.noise and level.feedback != "higher_lower":
+    noise = check_number("noise", level.noise, least=0.0, below=0.5)
+    if noise and level.feedback != "higher_lower":
         raise ValueError(f"noise must be 0 with feedback {level.feedback!r}, got {level.noise}")
     n_numbers = check_count("range", level.range, least=2, most=MAX_RANGE)
-    return Level(n_numbers, check_count("turns", level.turns), level.feedback, float(level.noise))
+    return Level(n_numbers, check_count("turns", level.turns, most=MAX_SIZE), level.feedback, noise)
 
 
 class GuessNumber(Task):
@@ -74,7 +73,7 @@ class GuessNumber(Task):
         feedback: str | None = None,
         noise: float | None = None,
     ) -> None:
-        if feedback == "warmth" and noise is None:
+        if isinstance(feedback, str) and feedback == "warmth" and noise is None:
             noise = 0.0  # the noise of the level is for the other feedback
         given: dict[str, Any] = {"range": range, "turns": turns, "feedback": feedback, "noise": noise}
         self.level = _checked(choose_level(level, LEVELS)._replace(**{k: v for k, v in given.items() if v is not None}))
@@ -252,7 +251,7 @@ class GuessNumberEnv(TaskEnv):
     ## Arguments
     - ``level`` (default ``"easy"``): ``"easy"``, ``"medium"`` or ``"hard"``
     - ``range`` (default: that of the level; 2 to 500): how many numbers there are, from 0 on
-    - ``turns`` (default: that of the level; at least 1): length of the longest episode
+    - ``turns`` (default: that of the level; from 1 to 1,000): length of the longest episode
     - ``feedback`` (default: that of the level): ``"higher_lower"`` or ``"warmth"``
     - ``noise`` (default: that of the level, 0 with warmth; at least 0, below 0.5): probability that a "higher" or
       "lower" is false

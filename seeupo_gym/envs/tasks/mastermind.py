@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from seeupo_gym.envs.arguments import check_count, check_flag
+from seeupo_gym.envs.arguments import MAX_SIZE, check_count, check_flag
 from seeupo_gym.envs.counter_rng import integers
 from seeupo_gym.envs.messages import MessageError, plain
 from seeupo_gym.envs.task import ALL_LANES, NO_ACTION, Lanes, StepResult, Task, TaskEnv, choose_level, one_hot
@@ -21,6 +21,8 @@ LATE_COST = 0.1
 PARTIAL_CREDIT = 0.3
 # The feedback of all pairs of codes is kept, which takes 16 MB for this number.
 MAX_CODES = 4096
+# With the fewest colours, two.
+MAX_PEGS = 12
 NOTHING = -1
 # (pegs, colours) -> the smallest number of guesses, summed over all codes, that breaks them all; and the number of
 # turns that this takes in the worst case. Exhaustive search gives all three. The last one is also in Koyama and Lai,
@@ -54,13 +56,15 @@ LEVELS = {
 
 def _checked(level: Level) -> Level:
     level = Level(
-        check_count("pegs", level.pegs),
+        check_count("pegs", level.pegs, most=MAX_PEGS),
         check_count("colours", level.colours, least=2, most=len(COLOURS)),
-        check_count("turns", level.turns),
+        check_count("turns", level.turns, most=MAX_SIZE),
     )
-    if level.colours**level.pegs > MAX_CODES:
+    n_codes = level.colours**level.pegs
+    if n_codes > MAX_CODES:
         raise ValueError(
-            f"there may be at most {MAX_CODES} codes, got {level.colours} ** {level.pegs} = {level.colours**level.pegs}"
+            f"colours ** pegs, the number of codes, must be at most {MAX_CODES}, got {level.colours} ** {level.pegs} = "
+            f"{n_codes}"
         )
     return level
 
@@ -251,9 +255,9 @@ class MastermindEnv(TaskEnv):
 
     ## Arguments
     - ``level`` (default ``"easy"``): ``"easy"``, ``"medium"`` or ``"hard"``
-    - ``pegs`` (default: that of the level; at least 1): length of the code; there may be at most 4,096 codes
+    - ``pegs`` (default: that of the level; 1 to 12): length of the code; there may be at most 4,096 codes
     - ``colours`` (default: that of the level; 2 to 8): number of colours
-    - ``turns`` (default: that of the level; at least 1): length of the longest episode
+    - ``turns`` (default: that of the level; from 1 to 1,000): length of the longest episode
     - ``flat`` (default False): one ``Discrete`` action in place of a colour for each peg
     - ``render_mode``: ``"ansi"`` for a transcript
 

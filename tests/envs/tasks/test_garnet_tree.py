@@ -360,7 +360,7 @@ def test_transcript():
         ({"branching": 9}, "branching must be an integer from 1 to 8, got 9"),
         ({"coins": 0}, "coins must be an integer from 1 to 7, got 0"),
         ({"coins": 8}, "coins must be an integer from 1 to 7, got 8"),
-        ({"turns": 0}, "turns must be an integer of at least 1, got 0"),
+        ({"turns": 0}, "turns must be an integer from 1 to 1000, got 0"),
         ({"instance": -1}, "instance must be an integer from 0 to 9223372036854775807, got -1"),
         ({"instance": 2**63}, "instance must be an integer from 0 to 9223372036854775807, got 9223372036854775808"),
         (

@@ -323,10 +323,10 @@ def test_a_number_alone_is_a_guess():
         ({"level": "huge"}, "level must be one of 'easy', 'medium', 'hard', got 'huge'"),
         ({"range": 1}, "range must be an integer from 2 to 500, got 1"),
         ({"range": 501}, "range must be an integer from 2 to 500, got 501"),
-        ({"turns": 0}, "turns must be an integer of at least 1, got 0"),
+        ({"turns": 0}, "turns must be an integer from 1 to 1000, got 0"),
         ({"feedback": "smell"}, "feedback must be one of 'higher_lower', 'warmth', got 'smell'"),
-        ({"noise": 0.5}, "noise must be a number of at least 0 and below 0.5, got 0.5"),
-        ({"noise": -0.1}, "noise must be a number of at least 0 and below 0.5, got -0.1"),
+        ({"noise": 0.5}, "noise must be a finite number of at least 0 and below 0.5, got 0.5"),
+        ({"noise": -0.1}, "noise must be a finite number of at least 0 and below 0.5, got -0.1"),
         ({"noise": 0.2, "feedback": "warmth"}, "noise must be 0 with feedback 'warmth', got 0.2"),
     ],
 )

@@ -326,11 +326,11 @@ def test_messages_that_name_no_code(message):
     ("kwargs", "message"),
     [
         ({"level": "huge"}, "level must be one of 'easy', 'medium', 'hard', got 'huge'"),
-        ({"pegs": 0}, "pegs must be an integer of at least 1, got 0"),
+        ({"pegs": 0}, "pegs must be an integer from 1 to 12, got 0"),
         ({"colours": 1}, "colours must be an integer from 2 to 8, got 1"),
         ({"colours": 9}, "colours must be an integer from 2 to 8, got 9"),
-        ({"turns": 0}, "turns must be an integer of at least 1, got 0"),
-        ({"pegs": 5, "colours": 6}, r"at most 4096 codes, got 6 \*\* 5 = 7776"),
+        ({"turns": 0}, "turns must be an integer from 1 to 1000, got 0"),
+        ({"pegs": 5, "colours": 6}, r"the number of codes, must be at most 4096, got 6 \*\* 5 = 7776"),
     ],
 )
 def test_impossible_arguments_say_what_is_possible(kwargs, message):

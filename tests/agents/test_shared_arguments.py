@@ -44,7 +44,7 @@ def test_arguments_of_the_policy_too(name, value):
 
 
 def test_an_unknown_policy_is_told_which_there_are():
-    with pytest.raises(ValueError, match="'MlpPolicy', 'CnnPolicy', 'MultiInputPolicy', 'CandidatePolicy'.*got 'Mlp'"):
+    with pytest.raises(ValueError, match=r"'MlpPolicy', 'CnnPolicy', 'MultiInputPolicy', 'CandidatePolicy'.*got 'Mlp'"):
         SeeUPO("Mlp", CHAIN)
 
 

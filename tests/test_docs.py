@@ -84,9 +84,8 @@ def test_make_targets_that_the_docs_name_exist():
             assert f"\n{target}:" in makefile, target
 
 
-EXAMPLES = [
-    (page, i) for page in ("docs/architecture.md", "docs/algorithm.md") for i in range(len(blocks(page, "python")))
-]
+PAGES = ("docs/architecture.md", "docs/algorithm.md", "docs/evaluation.md")
+EXAMPLES = [(page, i) for page in PAGES for i in range(len(blocks(page, "python")))]
 
 
 @pytest.mark.parametrize(("page", "number"), EXAMPLES)

@@ -9,6 +9,7 @@ from seeupo_gym.lazy import lazy_names
 if TYPE_CHECKING:
     from seeupo_gym.baselines.critic_free import GRPO, GSPO, REINFORCE, RLOO, REINFORCEPlusPlus
     from seeupo_gym.baselines.registry import AlgorithmSpec, algorithm_names, get_algorithm, register_algorithm
+    from seeupo_gym.benchmark.eval_callback import EvalCallback
     from seeupo_gym.benchmark.evaluation import Evaluation, evaluate
     from seeupo_gym.benchmark.plots import plot_learning_curves
     from seeupo_gym.benchmark.run import BenchmarkRun, run_benchmark
@@ -20,6 +21,7 @@ __all__ = [
     "RLOO",
     "AlgorithmSpec",
     "BenchmarkRun",
+    "EvalCallback",
     "Evaluation",
     "REINFORCEPlusPlus",
     "algorithm_names",
@@ -36,6 +38,7 @@ __getattr__ = lazy_names(
     {
         "AlgorithmSpec": "baselines.registry",
         "BenchmarkRun": "benchmark.run",
+        "EvalCallback": "benchmark.eval_callback",
         "Evaluation": "benchmark.evaluation",
         "GRPO": "baselines.critic_free",
         "GSPO": "baselines.critic_free",

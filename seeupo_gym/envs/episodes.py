@@ -111,7 +111,7 @@ class EpisodeLanes:
 
     @property
     def parks(self) -> bool:
-        """Whether a lane with nothing left to play stands still, and keeps what it shows."""
+        """Return True if a lane with nothing left to play stands still, and keeps what it shows."""
         return self._park
 
     @property

@@ -121,7 +121,7 @@ class SeeUPOPolicy(TurnPolicy):
             if not (isinstance(given, type) and issubclass(given, kind)):
                 raise ValueError(f"{name} must be a subclass of {kind.__name__}, got {given!r}")
         check_number("log_std_init", log_std_init)
-        self.use_masking = use_masking
+        self.use_masking = self.needs_masks = use_masking
         self.per_component = per_component and n_components(action_space) > 1
         self.net_arch = net_arch
         self.activation_fn = activation_fn

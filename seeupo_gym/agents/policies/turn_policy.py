@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import zipfile
 from abc import abstractmethod
 from typing import Any, ClassVar, Protocol, cast
@@ -22,6 +21,7 @@ from seeupo_gym.agents.method.batches import select_rows
 from seeupo_gym.agents.method.policy import TrainablePolicies
 from seeupo_gym.agents.policies.turns import observed_turns
 from seeupo_gym.envs.arguments import check_count
+from seeupo_gym.envs.masks import check_masks
 from seeupo_gym.envs.task import bare_task_env
 from seeupo_gym.envs.vector import make_vec
 
@@ -69,6 +69,9 @@ class TurnPolicy(BasePolicy, TrainablePolicies):
     weights: WeightsFile | None = None
     """Writes and reads the weights, where they are not saved as SB3 saves those of its policies."""
 
+    needs_masks: bool = False
+    """True for a policy that was trained with invalid-action masks, without which it would do what it never did."""
+
     optimizer: th.optim.Optimizer
 
     def __init__(
@@ -79,7 +82,6 @@ class TurnPolicy(BasePolicy, TrainablePolicies):
         # For predict(deterministic=False) only; that of an algorithm's policy is one of its random streams.
         self.generator = th.Generator()
         self.generator.seed()
-        self._warned_of_turn = False
 
     @classmethod
     def make_vec(
@@ -229,14 +231,17 @@ class TurnPolicy(BasePolicy, TrainablePolicies):
         Get actions for observations, each from the policy of its turn.
 
         The turn is, in this order: the entry "turn" of a Dict observation; the counter in ``state``, which
-        this method returns and ``episode_start`` resets, as with recurrent policies; else 0, with a warning.
+        this method returns and ``episode_start`` resets, as with recurrent policies; else 0 for rows that begin an
+        episode. Without any of these it is an error, unless one policy plays all turns.
 
         :param observation: one observation or a batch
         :param state: turn counters returned by the call before, one array of shape (batch,)
         :param episode_start: which rows begin an episode, shape (batch,)
         :param deterministic: whether to take the most likely actions
-        :param action_masks: valid choices, shape (batch, sum of choices) or (sum of choices,)
+        :param action_masks: valid choices, shape (batch, sum of choices) or (sum of choices,); needed by a policy
+            that was trained with masks
         :return: the actions, and the state for the next call
+        :raises ValueError: if the turn is not known, or masks are missing or none
         """
         self.set_training_mode(False)
         given: Any = observation
@@ -249,9 +254,7 @@ class TurnPolicy(BasePolicy, TrainablePolicies):
         turns = observed_turns(observation, self.observation_space)
         if turns is None:
             turns = self._counted_turns(state, episode_start, n_rows)
-        masks = None
-        if action_masks is not None:
-            masks = th.as_tensor(np.asarray(action_masks).reshape(n_rows, -1), device=self.device)
+        masks = self._checked_masks(action_masks, n_rows)
         with th.no_grad():
             actions_tensor, _ = self.forward(obs, turns, None if deterministic else self.generator, masks)
         actions: NDArray[Any] = actions_tensor.cpu().numpy()
@@ -267,13 +270,26 @@ class TurnPolicy(BasePolicy, TrainablePolicies):
         if state is not None:
             turns = np.asarray(state[0], dtype=np.int64).reshape(n_rows)
             return turns if episode_start is None else np.where(episode_start, 0, turns)
-        starting = episode_start is not None and bool(np.all(episode_start))
-        if not starting and self.n_policies > 1 and not self._warned_of_turn:
-            self._warned_of_turn = True
-            warnings.warn(
-                "predict() does not know the turn and takes the policy of turn 0. Pass the state it returned "
-                "the last time (and episode_start), as evaluate_policy does, or give the environment a Dict "
-                'observation with an integer entry "turn".',
-                stacklevel=3,
+        if self.n_policies > 1 and (episode_start is None or not np.all(episode_start)):
+            raise ValueError(
+                "predict() does not know the turn, and each turn has a policy of its own: pass the state that it "
+                "returned the last time, or episode_start=np.ones(n_envs, dtype=bool) at the first step of an episode. "
+                "sb3-contrib's evaluate_policy and MaskableEvalCallback do not do so: use "
+                "seeupo_gym.baselines.evaluate and seeupo_gym.baselines.EvalCallback"
             )
         return np.zeros(n_rows, dtype=np.int64)
+
+    def _checked_masks(self, action_masks: Any, n_rows: int) -> th.Tensor | None:
+        if action_masks is None:
+            if self.needs_masks:
+                raise ValueError(
+                    "predict() got no masks, and the policy was trained with them: pass action_masks=..., all True to "
+                    "allow every action. SB3's evaluate_policy and EvalCallback do not do so: use "
+                    "seeupo_gym.baselines.evaluate and seeupo_gym.baselines.EvalCallback"
+                )
+            return None
+        rows = [action_masks] if n_rows == 1 else action_masks
+        if len(rows) != n_rows:
+            raise ValueError(f"action_masks must have a row for each of the {n_rows} observations, got {len(rows)}")
+        masks = check_masks(rows, self.action_space, lambda row: f"action_masks of observation {row}")
+        return th.as_tensor(masks, device=self.device)

@@ -236,14 +236,37 @@ def test_predict_reads_the_turn_from_the_observation():
     assert policy.predict({"turn": np.array([2]), "x": np.zeros(4)}, deterministic=True)[0] == 2
 
 
-def test_predict_without_a_turn_warns_once():
-    policy, obs = biased_policy(), np.zeros((1, 4), dtype=np.float32)
-    with pytest.warns(UserWarning, match="does not know the turn"):
-        policy.predict(obs, deterministic=True)
-    for _ in range(3):  # warnings are errors in the tests: no second one
-        assert policy.predict(obs, deterministic=True)[0] == 0
-    shared = make_policy(n_policies=1)
-    shared.predict(obs)  # nothing to warn of
+@pytest.mark.parametrize("episode_start", [None, np.array([False, True]), np.array([False, False])], ids=str)
+def test_predict_without_a_turn_is_refused_where_turns_have_policies(episode_start):
+    policy, obs = biased_policy(), np.zeros((2, 4), dtype=np.float32)
+    with pytest.raises(ValueError, match=r"does not know the turn.*pass the state.*baselines\.evaluate"):
+        policy.predict(obs, episode_start=episode_start, deterministic=True)
+    make_policy(n_policies=1).predict(obs, episode_start=episode_start)  # one policy plays all turns
+
+
+def test_predict_without_masks_is_refused_where_there_were_masks():
+    policy, obs, starts = biased_policy(use_masking=True), np.zeros((2, 4), dtype=np.float32), np.ones(2, dtype=bool)
+    with pytest.raises(ValueError, match=r"got no masks.*action_masks=.*all True.*baselines\.evaluate"):
+        policy.predict(obs, None, starts, deterministic=True)
+    free = np.ones((2, 3), dtype=bool)
+    assert policy.predict(obs, None, starts, True, free)[0].tolist() == [0, 0]
+    free[1, 0] = False
+    actions, state = policy.predict(obs, None, starts, True, free.astype(int).tolist())
+    assert (actions[0], actions[1] > 0, state[0].tolist()) == (0, True, [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        ([[True] * 3], r"a row for each of the 2 observations, got 1"),
+        ([[True] * 3, [0.0, -np.inf, 0.0]], r"action_masks of observation 1 must be 3 booleans"),
+        ([[False] * 3, [True] * 3], r"action_masks of observation 0 allows no action"),
+    ],
+)
+def test_predict_refuses_what_is_no_mask(masks, message):
+    policy, obs, starts = biased_policy(use_masking=True), np.zeros((2, 4), dtype=np.float32), np.ones(2, dtype=bool)
+    with pytest.raises(ValueError, match=message):
+        policy.predict(obs, None, starts, action_masks=masks)
 
 
 def test_predict_clips_box_actions_and_takes_masks():

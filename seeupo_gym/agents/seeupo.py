@@ -64,7 +64,8 @@ class SeeUPO(GroupAlgorithm):
     :param factor_clip: clip range (delta) of the factor that carries updated turns over to the next one
     :param advantage_estimator: "group_mean" (GRAE), "leave_one_out", or "reward_to_go" of each turn, against the
         members that reached it; see :func:`~seeupo_gym.agents.method.advantages.estimate_advantages`
-    :param normalize_advantage: "batch", "group" (as in GRPO; breaks the guarantee) or "none"
+    :param normalize_advantage: "batch", "group" (as in GRPO; breaks the guarantee) or "none"; as in SB3, True is
+        "batch" and False is "none"
     :param advantage_clip: bound of the advantages' absolute value, for example 3; None: none
     :param ratio_level: importance ratio of an action with several components: "joint" (their product),
         "sequence" (its geometric mean, the ratio of the paper for responses of many tokens) or "token" (one ratio
@@ -131,7 +132,7 @@ class SeeUPO(GroupAlgorithm):
         clip_range_high: float | Schedule | None = None,
         factor_clip: float | Schedule = 0.2,
         advantage_estimator: AdvantageEstimator = "group_mean",
-        normalize_advantage: Normalization = "batch",
+        normalize_advantage: Normalization | bool = "batch",
         advantage_clip: float | None = None,
         ratio_level: RatioLevel | None = None,
         update_rule: str | UpdateRule = "clip",

@@ -49,6 +49,12 @@ def _order(name: str, given: Any) -> None:
         )
 
 
+def _normalization(name: str, given: Any) -> None:
+    """Refuse what is neither the name of a normalisation nor SB3's bool."""
+    if not isinstance(given, bool):
+        one_of(Normalization)(name, given)
+
+
 def _group_size(name: str, given: Any) -> None:
     """Refuse groups of one."""
     try:
@@ -150,7 +156,7 @@ class MethodSettings(Settings):
     clip_range_high: float | None = setting(None, real(least=0.0), scheduled=True)
     factor_clip: float = setting(0.2, real(least=0.0), scheduled=True)
     advantage_estimator: AdvantageEstimator = setting("group_mean", one_of(AdvantageEstimator))
-    normalize_advantage: Normalization = setting("batch", one_of(Normalization))
+    normalize_advantage: Normalization = setting("batch", _normalization)
     advantage_clip: float | None = setting(None, real(above=0.0))
     ratio_level: RatioLevel = setting("joint", one_of(RatioLevel))
     update_rule: Any = setting("clip", lambda name, given: None)  # checked by rules.get_rule, which knows the rules
@@ -160,6 +166,12 @@ class MethodSettings(Settings):
     target_kl: float | None = setting(None, real(above=0.0))
     max_grad_norm: float | None = setting(0.5, real(above=0.0), optional=True)
     update_order: UpdateOrder | Sequence[int] = setting("reverse", _order)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given: Any = self.normalize_advantage
+        if isinstance(given, bool):
+            object.__setattr__(self, "normalize_advantage", "batch" if given else "none")
 
     @property
     def clip_high(self) -> float:

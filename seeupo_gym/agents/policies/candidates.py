@@ -132,7 +132,7 @@ class CandidatePolicy(SeeUPOPolicy):
         space = _check(self.observation_space, self.action_space, self)
         if self.features_extractor_class is not FlattenExtractor or self.features_extractor_kwargs:
             raise ValueError("CandidatePolicy takes no features extractor: the observation holds features already")
-        return CandidateScorer(space, self._hidden_sizes(), self.activation_fn, self.ortho_init)
+        return CandidateScorer(space, self.net_arch, self.activation_fn, self.ortho_init)
 
 
 class _Preprocessed(BaseFeaturesExtractor):

@@ -123,7 +123,7 @@ class SeeUPOPolicy(TurnPolicy):
         check_number("log_std_init", log_std_init)
         self.use_masking = self.needs_masks = use_masking
         self.per_component = per_component and n_components(action_space) > 1
-        self.net_arch = net_arch
+        self.net_arch = self._hidden_sizes(net_arch)
         self.activation_fn = activation_fn
         self.ortho_init = ortho_init
         self.log_std_init = log_std_init
@@ -155,24 +155,27 @@ class SeeUPOPolicy(TurnPolicy):
         return TurnNetwork(
             self.make_features_extractor(),
             self.action_dist,
-            self._hidden_sizes(),
+            self.net_arch,
             self.activation_fn,
             self.ortho_init,
             self.log_std_init,
         )
 
-    def _hidden_sizes(self) -> list[int]:
-        """Return the sizes of the hidden layers."""
-        if self.net_arch is None:
+    def _hidden_sizes(self, net_arch: Any) -> list[int]:
+        """Return the sizes of the hidden layers, from any form in which SB3 takes them."""
+        if net_arch is None:
             return [] if issubclass(self.features_extractor_class, NatureCNN) else [64, 64]
-        sizes = self.net_arch
+        sizes = net_arch
+        if isinstance(sizes, list) and len(sizes) == 1 and isinstance(sizes[0], dict):
+            warnings.warn("net_arch=[dict(...)] is SB3's old form of net_arch=dict(...)", stacklevel=2)
+            sizes = sizes[0]
         if isinstance(sizes, dict):
             ignored = sorted(set(sizes) - {"pi"})
             if ignored:
                 warnings.warn(f"SeeUPO has no value network: net_arch entries {ignored} are ignored", stacklevel=2)
             sizes = sizes.get("pi", [])
         if not isinstance(sizes, (list, tuple)):
-            raise ValueError(f"net_arch must be a list of layer sizes, or dict(pi=[...]), got {self.net_arch!r}")
+            raise ValueError(f"net_arch must be a list of layer sizes, or dict(pi=[...]), got {net_arch!r}")
         return [check_count("a layer size in net_arch", size) for size in sizes]
 
     def _get_constructor_parameters(self) -> dict[str, Any]:

@@ -247,7 +247,8 @@ class TurnPolicy(BasePolicy, TrainablePolicies):
         given: Any = observation
         if isinstance(given, tuple):
             raise ValueError(
-                "predict() got a tuple: pass the observation alone (env.reset() of Gymnasium returns (obs, info))"
+                "predict() got a tuple: pass the observation alone (you are probably mixing Gym API, where reset() "
+                "returns (obs, info), with SB3's VecEnv)"
             )
         obs, vectorized = self.obs_to_tensor(observation)
         n_rows = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)

@@ -48,13 +48,28 @@ def test_every_setting_is_documented():
     "value", ["nonsense", np.nan, -1, object(), [], True, 2.5, float("inf"), lambda progress: -1.0]
 )
 def test_values_that_make_no_sense_are_refused_by_the_name_of_their_setting(name, value):
-    flags, numbers = ("independent_noise", "use_masking"), (int, float)
+    flags, numbers = ("independent_noise", "use_masking", "normalize_advantage"), (int, float)
     field = next(f for f in fields(TrainingSettings) if f.name == name)
     fits = (value is True and name in flags) or (value == 2.5 and "float" in field.type and name != "gamma")
     if fits and isinstance(value, (bool, *numbers)):
         return
     with pytest.raises(ValueError, match=f"{name} (must|has no entry)"):
         small_model(**{name: value})
+
+
+@pytest.mark.parametrize(("given", "meant"), [(True, "batch"), (False, "none")])
+def test_normalisation_as_sb3_says_it(given, meant):
+    """It trains as the word does, and stays what was given: SB3 users read it back."""
+    as_in_sb3, in_words = small_model(normalize_advantage=given), small_model(normalize_advantage=meant)
+    assert as_in_sb3.normalize_advantage is given
+    assert (
+        as_in_sb3.current_settings().normalize_advantage
+        == MethodSettings(normalize_advantage=given).normalize_advantage
+    )
+    assert as_in_sb3.current_settings() == in_words.current_settings()
+    assert th.equal(weights(as_in_sb3.learn(50)), weights(in_words.learn(50)))
+    other = small_model(normalize_advantage="none" if given else "batch").learn(50)
+    assert not th.equal(weights(as_in_sb3), weights(other))
 
 
 def test_schedules_are_checked_when_they_are_called():

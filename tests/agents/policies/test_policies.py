@@ -169,11 +169,18 @@ def test_net_arch(net_arch, sizes):
     linear = [m.out_features for m in policy.turns[0].mlp if isinstance(m, th.nn.Linear)]
     assert linear == sizes
     assert all(isinstance(m, (th.nn.Linear, th.nn.ReLU)) for m in policy.turns[0].mlp)
+    assert policy.net_arch == sizes, "as in SB3, the default takes the place of None"
 
 
-def test_value_part_of_net_arch_gets_a_warning():
-    with pytest.warns(UserWarning, match="no value network.*'vf'"):
-        make_policy(net_arch=dict(pi=[4], vf=[4]))
+def test_value_part_of_net_arch_gets_one_warning():
+    with pytest.warns(UserWarning, match="no value network.*'vf'") as warned:
+        make_policy(net_arch=dict(pi=[4], vf=[4]), n_policies=3)
+    assert len(warned) == 1
+
+
+def test_old_form_of_net_arch_gets_a_warning():
+    with pytest.warns(UserWarning, match="old form"):
+        assert make_policy(net_arch=[dict(pi=[4, 3])]).net_arch == [4, 3]
 
 
 def test_default_extractors():
@@ -280,7 +287,7 @@ def test_predict_clips_box_actions_and_takes_masks():
 
 
 def test_predict_refuses_what_gymnasium_s_reset_returns():
-    with pytest.raises(ValueError, match="pass the observation alone"):
+    with pytest.raises(ValueError, match=r"pass the observation alone.*mixing Gym API"):  # SB3's words
         make_policy().predict((np.zeros(4), {}))
 
 

@@ -159,7 +159,8 @@ def read_entries(
 def _check_names(data: dict[str, Any], algorithm_class: type[BaseAlgorithm]) -> None:
     """Refuse entries that would take the place of methods, or of what is never saved, such as the environment."""
     for name in data:
-        if hasattr(algorithm_class, name) or name in ("device", "env", "policy", "_logger", "_vec_normalize_env"):
+        taken = getattr(algorithm_class, name, None) is not None
+        if taken or name in ("device", "env", "policy", "_logger", "_vec_normalize_env"):
             raise UntrustedError(f"the file has an entry {name!r}, which no {algorithm_class.__name__} saves")
 
 

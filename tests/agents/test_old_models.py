@@ -35,7 +35,8 @@ def actions(model):
         return np.ones((20, *part.shape), part.dtype)
 
     obs = {key: draw(part) for key, part in space.spaces.items()} if hasattr(space, "spaces") else draw(space)
-    return model.predict(obs, (np.arange(20) % 5,), np.zeros(20, bool), deterministic=True)[0].tolist()
+    masks = np.ones((20, sum(model.action_space.nvec)), bool) if model.masked else None
+    return model.predict(obs, (np.arange(20) % 5,), np.zeros(20, bool), True, masks)[0].tolist()
 
 
 @pytest.mark.parametrize("trusted", [True, False])

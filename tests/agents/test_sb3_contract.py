@@ -453,7 +453,7 @@ def test_user_s_hparam_callback(tmp_path):
         (dict(normalize_advantage="global"), "normalize_advantage must be one of"),
         (dict(turn_policies="both"), "turn_policies must be one of"),
         (dict(update_order="sideways"), "update_order must be one of"),
-        (dict(seed=-1), "seed must be non-negative"),
+        (dict(seed=-1), "seed must be an integer of at least 0"),
         (dict(clip_range=-0.2), "clip_range must be a finite number of at least 0, got -0.2"),
         (dict(clip_range_high=-0.2), "clip_range_high must be a finite number of at least 0"),
         (dict(factor_clip=-0.1), "factor_clip must be a finite number of at least 0"),

@@ -10,6 +10,7 @@ import pytest
 import torch as th
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from seeupo_gym import SeeUPO
 from seeupo_gym.benchmark import jobs
 from seeupo_gym.benchmark.jobs import load_model
 from seeupo_gym.benchmark.models import read_info
@@ -218,14 +219,14 @@ def test_a_full_disk_ends_no_training(tmp_path, monkeypatch):
 
 def test_an_update_is_finished_before_an_interrupt_ends_the_training(straight, tmp_path, monkeypatch, capsys):
     """So the state that is saved is that between two iterations."""
-    update = jobs.GroupAlgorithm.train
+    update = SeeUPO.train
 
     def interrupted(model):
         if model.num_timesteps == 160:
             signal.raise_signal(signal.SIGINT)
         update(model)
 
-    monkeypatch.setattr(jobs.GroupAlgorithm, "train", interrupted)
+    monkeypatch.setattr(SeeUPO, "train", interrupted)
     assert train(tmp_path, "--checkpoint-every", "0") == 130
     assert str(run_folder(tmp_path) / "model_so_far.zip") in capsys.readouterr().err
     monkeypatch.undo()
@@ -242,7 +243,7 @@ def test_a_second_interrupt_is_not_put_off(tmp_path, monkeypatch):
         signal.raise_signal(signal.SIGTERM)
         done.append(True)
 
-    monkeypatch.setattr(jobs.GroupAlgorithm, "train", interrupted)
+    monkeypatch.setattr(SeeUPO, "train", interrupted)
     assert train(tmp_path) in (130, 143)
     assert done == []
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -224,11 +224,13 @@ class GroupAlgorithm(SavedAlgorithm):
                 used = np.flatnonzero(lanes.active)
                 check_finite("reward", rewards, used, turns, self.num_timesteps)
                 reporting = [lane for lane in used.tolist() if infos[lane]]
-                crashed = [lane for lane in reporting if read_flag(infos[lane], CRASHED, lane, turns[lane])]
+                dying = [lane for lane in reporting if CRASHED in infos[lane]]
+                crashed = [lane for lane in dying if read_flag(infos[lane], CRASHED, lane, turns[lane])]
                 if crashed:
                     rollout_buffer.drop(lanes.episodes[crashed].tolist())
                     reporting = [lane for lane in reporting if lane not in crashed]
-                told = [read_flag(infos[lane], MALFORMED, lane, turns[lane]) for lane in reporting]
+                telling = [lane for lane in reporting if MALFORMED in infos[lane]]
+                told = [read_flag(infos[lane], MALFORMED, lane, turns[lane]) for lane in telling]
                 malformed += [flag for flag in told if flag is not None]
                 ended = [lane for lane in reporting if dones[lane]]
                 statistics = [episode_statistics(infos[lane], lane, turns[lane]) for lane in ended]

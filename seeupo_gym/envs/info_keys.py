@@ -33,8 +33,8 @@ def read_flag(info: Mapping[str, Any], key: str, env: int, turn: int) -> bool | 
     :raises ValueError: if it is anything else than one boolean, 0 or 1
     """
     value = info.get(key)
-    if value is None:
-        return None
+    if value is None or isinstance(value, bool):
+        return value
     entry = np.asarray(value, dtype=object)
     if entry.size != 1 or entry.item() not in (0, 1):
         raise ValueError(
@@ -56,7 +56,11 @@ def episode_statistics(info: Mapping[str, Any], env: int, turn: int) -> dict[str
     """
     statistics: dict[str, Any] = {}
     episode = info.get("episode")
-    if isinstance(episode, Mapping) and all(isinstance(episode.get(key), (int, float, np.number)) for key in "rl"):
-        statistics["episode"] = episode
+    if isinstance(episode, dict):
+        numbers = (int, float, np.number)
+        if isinstance(episode.get("r"), numbers) and isinstance(episode.get("l"), numbers):
+            statistics["episode"] = episode
     success = read_flag(info, SUCCESS, env, turn)
-    return statistics if success is None else {**statistics, SUCCESS: success}
+    if success is not None:
+        statistics[SUCCESS] = success
+    return statistics

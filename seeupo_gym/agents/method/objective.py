@@ -76,8 +76,11 @@ def clipped_surrogate(ratio: th.Tensor, weighted_advantage: th.Tensor, clip_low:
     :param clip_high: upper clip range
     :return: shape (batch,)
     """
-    clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
-    return th.min(ratio * weighted_advantage, clipped * weighted_advantage)
+    # clip(rho) M can be the smaller one only at the bound where M gains.
+    gain = weighted_advantage > 0
+    bound = th.where(gain, (1.0 + clip_high) * weighted_advantage, (1.0 - clip_low) * weighted_advantage)
+    unclipped = ratio * weighted_advantage
+    return th.where(unclipped > bound, bound, unclipped)
 
 
 def kl_divergence(log_ratio: th.Tensor) -> th.Tensor:

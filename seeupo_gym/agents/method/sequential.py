@@ -155,7 +155,7 @@ class UpdateRule(ABC):
                         kl += share * self._mean_divergence(micro, log_probs, settings)
                     too_far = kl > max_kl and (len(losses) > 0 or not first_sweep)
                     if not too_far:
-                        (-share * objective).backward()
+                        objective.backward(objective.new_full((), -share))
                     loss -= share * objective.item()
                 if too_far:
                     return Ascent(len(losses), float(np.mean(losses or [loss])))

@@ -17,11 +17,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from helpers.models import read_events
 from sb3_contrib import TRPO, MaskablePPO, RecurrentPPO
 from stable_baselines3 import A2C, PPO
 
 from seeupo_gym import SeeUPO
-from seeupo_gym.agents.method.threads import one_torch_thread
 from seeupo_gym.baselines import (
     GRPO,
     GSPO,
@@ -49,6 +49,8 @@ from seeupo_gym.envs.task import ALL_LANES, HELD_OUT_SEED
 from seeupo_gym.envs.tasks.tool_chain import ToolChain
 from seeupo_gym.envs.vector import make_vec
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TRAP, CHAIN, TOOLS = "seeupo_gym/CoordinationTrap-v0", "seeupo_gym/ContextChain-v0", "seeupo_gym/ToolChain-v0"
 SMALL = {"n_groups": 4, "group_size": 4, "n_envs": 16}
 SMALL_ACTOR_CRITIC = {"n_envs": 4, "n_steps": 16, "batch_size": 16}
@@ -74,13 +76,6 @@ class TellingA2C(A2C):
         os.kill(os.getpid(), signal.SIGINT)
         told = {"variable": os.environ.get("SEEUPO_TEST"), "home": os.environ.get("HOME")}
         raise RuntimeError(json.dumps({**told, "draws": [np.random.rand(), random.random()]}))  # noqa: NPY002
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """As in the benchmark's workers: several threads for small networks wait for each other on a busy machine."""
-    with one_torch_thread():
-        yield
 
 
 @pytest.fixture
@@ -380,11 +375,9 @@ def test_maskable_ppo_does_without_masks_where_there_are_none(tmp_path):
 
 
 def test_a_job_writes_evaluations_to_tensorboard(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     job = small_job(tmp_path, total_timesteps=128, n_evals=2)
     result = run_job(job)
-    events = EventAccumulator(str(job.folder)).Reload()
+    events = read_events(job.folder)
     points = [(event.step, event.value) for event in events.Scalars("eval/score")]
     assert points == [(row["timesteps"], pytest.approx(row["score"])) for row in result["evaluations"]]
     assert [event.step for event in events.Scalars("rollout/ep_rew_mean")] == [64, 128]

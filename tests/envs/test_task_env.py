@@ -4,7 +4,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from helpers.tasks import CHAIN, TOOL, TRAP, VARIANTS, any_actions
+from helpers import CHAIN, TOOL, TRAP
+from helpers.tasks import VARIANTS, any_actions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from helpers import CHAIN, TOOL, TRAP
 from seeupo_gym.envs import ENV_IDS
-
-TRAP, CHAIN, TOOL = ENV_IDS[:3]
 
 
 def _variants():

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch as th
+from helpers.models import weights
 
 from seeupo_gym import SeeUPO, make_vec
 from seeupo_gym.baselines import GRPO
@@ -19,10 +20,6 @@ from seeupo_gym.cli import main
 TRAP = "seeupo_gym/CoordinationTrap-v0"
 OLD = Path(__file__).parent.parent / "data" / "version_0_1"
 FACTS = json.loads((OLD / "facts.json").read_text())
-
-
-def weights(model):
-    return th.nn.utils.parameters_to_vector(model.policy.parameters()).detach()
 
 
 def actions(model):

@@ -1,7 +1,7 @@
 """The event files are read back."""
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from helpers.models import read_events
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 
@@ -11,12 +11,6 @@ from seeupo_gym.agents.turn_logging import TURN_SCALARS, logged_turns
 CHAIN = "seeupo_gym/ContextChain-v0"
 
 
-def read(folder):
-    accumulator = EventAccumulator(str(folder), size_guidance={"tensors": 0, "scalars": 0})
-    accumulator.Reload()
-    return accumulator
-
-
 @pytest.fixture(scope="module")
 def events(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tensorboard")
@@ -24,7 +18,7 @@ def events(tmp_path_factory):
     model.learn(144)
     model.learn(48, reset_num_timesteps=False)
     assert [p.name for p in folder.iterdir()] == ["SeeUPO_1"]
-    return read(folder / "SeeUPO_1")
+    return read_events(folder / "SeeUPO_1")
 
 
 def test_scalars(events):
@@ -75,6 +69,6 @@ def test_many_turns_are_thinned_out_evenly(tmp_path):
     assert logged_turns(1) == [0]
     env = make_vec(CHAIN, 4, turns=50)
     SeeUPO("MlpPolicy", env, n_groups=1, group_size=4, n_epochs=1, tensorboard_log=str(tmp_path)).learn(1)
-    tags = read(tmp_path / "SeeUPO_1").Tags()["scalars"]
+    tags = read_events(tmp_path / "SeeUPO_1").Tags()["scalars"]
     turns = {tag.split("/")[1] for tag in tags if tag.startswith("train/turn_")}
     assert turns == {f"turn_{turn:02d}" for turn in logged_turns(50)}

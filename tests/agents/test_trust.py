@@ -13,6 +13,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch as th
+from helpers.models import weights
 
 from seeupo_gym import SeeUPO, make_vec
 from seeupo_gym.agents.method.threads import one_torch_thread
@@ -23,10 +24,6 @@ from seeupo_gym.cli import main
 
 TRAP, TOOLS = "seeupo_gym/CoordinationTrap-v0", "seeupo_gym/ToolChain-v0"
 SMALL = dict(n_groups=2, group_size=2, seed=0, policy_kwargs=dict(net_arch=[4]))
-
-
-def weights(model):
-    return th.nn.utils.parameters_to_vector(model.policy.parameters()).detach()
 
 
 def rewrite(source, target, **members):

@@ -2,16 +2,15 @@
 
 import re
 import shlex
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from helpers.docs import ROOT
+from helpers.processes import run
 
 pytest.importorskip("textworld_express")
 pytest.importorskip("sklearn")
 
-ROOT = Path(__file__).parents[2]
 COMMANDS = [
     line
     for line in (ROOT / "docs" / "benchmarks.md").read_text().splitlines()
@@ -26,9 +25,5 @@ def test_the_benchmark_trains_and_continues(tmp_path):
     arguments[arguments.index("--out") + 1] = str(tmp_path)
     small = ["--games", "coin", "--algos", "seeupo", "--seeds", "1", "--steps", "200"]
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, *arguments, *small], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
-        )
-        assert done.returncode == 0, done.stderr
-        assert re.search(r"\| coin \| seeupo \| [\d.]+ \|", done.stdout)
+        assert re.search(r"\| coin \| seeupo \| [\d.]+ \|", run(sys.executable, *arguments, *small, cwd=ROOT))
     assert (tmp_path / "candidates.csv").is_file()

@@ -6,7 +6,6 @@ import zipfile
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch as th
 from gymnasium import spaces
 from helpers.processes import IN_PROCESSES
 from sb3_contrib import MaskablePPO
@@ -24,6 +23,8 @@ from seeupo_gym.baselines import evaluate
 from seeupo_gym.benchmark.watch import watch_episode
 from seeupo_gym.envs.task import HELD_OUT_SEED
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 POLE, IMAGES, SLOTS = "ShortPoleForTests-v0", "ImagesForTests-v0", "seeupo_gym/SlotDialogue-v0"
 SMALL = dict(n_groups=2, group_size=4, seed=0, device="cpu")
 SHARED = dict(SMALL, turn_policies="shared", learning_rate=1e-2)
@@ -31,12 +32,9 @@ SMALL_PPO = dict(n_steps=16, batch_size=32, n_epochs=1, device="cpu", seed=0)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _short_and_small():
+def short_pole():
     gym.register(POLE, "gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=60)
-    before = th.get_num_threads()
-    th.set_num_threads(1)
     yield
-    th.set_num_threads(before)
     del gym.registry[POLE]
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch as th
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from helpers.models import read_events
 
 from seeupo_gym import SeeUPO
 from seeupo_gym.benchmark import jobs
@@ -59,7 +59,7 @@ def scores(out):
 
 
 def logged(out):
-    events = EventAccumulator(str(run_folder(out))).Reload()
+    events = read_events(run_folder(out))
     tags = ("train/loss", "rollout/ep_rew_mean", "eval/score")
     return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}
 

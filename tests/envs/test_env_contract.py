@@ -2,10 +2,9 @@
 
 import hashlib
 import json
+import os
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +12,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import TimeLimit
+from helpers.processes import run_python
+from helpers.tasks import VARIANTS, any_actions, each_variant
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
@@ -24,25 +25,9 @@ from seeupo_gym.envs.reference import expert_policy, measure
 from seeupo_gym.envs.task import HELD_OUT_SEED, MAX_SEED, NO_ACTION
 from seeupo_gym.envs.views.text_view import TextView
 
-
-def variants():
-    for env_id in ENV_IDS:
-        levels = gym.make(env_id).unwrapped.task.levels
-        yield from ((env_id, {"level": level}) for level in levels) if levels else [(env_id, {})]
-
-
-VARIANTS = [pytest.param(i, kw, id=f"{i.split('/')[1]}-{kw.get('level', '')}") for i, kw in variants()]
-each_variant = pytest.mark.parametrize(("env_id", "kwargs"), VARIANTS)
 each_task = pytest.mark.parametrize("env_id", ENV_IDS)
 # hypothesis draws this many batches of episodes for each task: 10,000 episodes in all.
 N_BATCHES, N_LANES = 20, 500
-
-
-def sample(space, rng, n=None):
-    """Any action of the space, valid or not."""
-    if isinstance(space, spaces.Discrete):
-        return rng.integers(int(space.n), size=n)
-    return rng.integers(space.nvec, size=None if n is None else (n, len(space.nvec)))
 
 
 def sample_valid(task, rng, lanes=slice(None)):
@@ -62,7 +47,7 @@ def play(env, seed, action_seed=0):
     obs, _ = env.reset(seed=seed)
     shown, done = [obs.tolist()], False
     while not done:
-        action = sample(env.action_space, rng) if rng.random() < 0.3 else sample_valid(env.unwrapped.task, rng)[0]
+        action = any_actions(env.action_space, rng) if rng.random() < 0.3 else sample_valid(env.unwrapped.task, rng)[0]
         obs, reward, done, truncated, info = env.step(action)
         assert not truncated
         shown += [obs.tolist(), reward, done, info]
@@ -94,10 +79,8 @@ def test_a_seed_fixes_the_episode(env_id, kwargs):
 @pytest.mark.process
 def test_another_process_plays_the_same_episodes():
     code = f"import test_env_contract as t; print([t.digest(i) for i in {ENV_IDS}])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == str([digest(env_id) for env_id in ENV_IDS])
+    folders = os.pathsep.join(sys.path)  # of this file and of the helpers
+    assert run_python(code, env={**os.environ, "PYTHONPATH": folders}) == f"{[digest(i) for i in ENV_IDS]}\n"
 
 
 @each_variant
@@ -111,7 +94,7 @@ def test_a_lane_equals_the_single_environment(env_id, kwargs):
     while not done:
         actions = sample_valid(env.task, rng)
         if rng.random() < 0.2:
-            actions[lane] = sample(env.action_space, rng)
+            actions[lane] = any_actions(env.action_space, rng)
         single_obs, reward, done, _, info = single.step(actions[lane])
         obs, rewards, dones, infos = env.step(actions)
         assert (rewards[lane], dones[lane]) == (pytest.approx(reward), done)
@@ -142,7 +125,7 @@ def test_invariants_hold_in_any_episode(env_id, data):
     while live.size:
         actions = sample_valid(task, rng, live)
         wild = rng.random(len(live)) < share_illegal
-        actions[wild] = sample(task.action_space, rng, len(live))[wild]
+        actions[wild] = any_actions(task.action_space, rng, len(live))[wild]
         none = rng.random(len(live)) < share_none
         actions[none] = NO_ACTION
         allowed = np.ones(len(live), dtype=bool)

@@ -3,7 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
+from helpers.tasks import any_actions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -27,11 +27,6 @@ VARIANTS = [
     (TOOL, {"level": "medium", "flat": True}),
 ]
 each_variant = pytest.mark.parametrize(("env_id", "kwargs"), VARIANTS)
-
-
-def sample(space, rng, n):
-    choices = space.n if isinstance(space, spaces.Discrete) else space.nvec
-    return rng.integers(choices, size=(n, *np.shape(choices)))
 
 
 def make_native(n_envs=3, seed=None, **kwargs):
@@ -93,7 +88,7 @@ def test_lane_equals_the_gymnasium_environment(env_id, kwargs, own_noise):
     for lane in range(n):
         np.testing.assert_array_equal(obs[lane], start(lane))
     while (played < 2).any():
-        actions = sample(vec.action_space, rng, n)
+        actions = any_actions(vec.action_space, rng, n)
         obs, rewards, dones, infos = vec.step(actions)
         for lane in np.flatnonzero(played < 2):
             expected, reward, done, _, info = singles[lane].step(actions[lane])
@@ -123,7 +118,7 @@ def test_masks_of_a_lane_equal_those_of_the_gymnasium_environment(env_id, kwargs
         assert not vec.has_attr("action_masks")
         return
     assert vec.has_attr("action_masks")
-    for action in single.unwrapped.task.expert_actions(), sample(vec.action_space, np.random.default_rng(0), 1):
+    for action in single.unwrapped.task.expert_actions(), any_actions(vec.action_space, np.random.default_rng(0), 1):
         np.testing.assert_array_equal(vec.env_method("action_masks", indices=1)[0], single.unwrapped.action_masks())
         vec.step(np.repeat(action, 2, axis=0))
         single.step(action[0])
@@ -330,7 +325,7 @@ def play(env, seeds, noise_seeds=None, rng=None):
                     shown[episode] = []
                 shown[episode].append(obs[lane].tolist())
             steps += lanes.n_steps
-            next_obs, _, dones, infos = env.step(sample(env.action_space, rng, env.num_envs))
+            next_obs, _, dones, infos = env.step(any_actions(env.action_space, rng, env.num_envs))
             for lane in active[dones[active]]:
                 finished.append(int(lanes.episodes[lane]))
                 shown[lanes.episodes[lane]].append(np.asarray(infos[lane]["terminal_observation"]).tolist())

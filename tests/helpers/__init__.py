@@ -2,6 +2,10 @@
 
 import torch as th
 
+from seeupo_gym.envs import ENV_IDS
+
+TRAP, CHAIN, TOOL = ENV_IDS[:3]
+
 
 def assert_close(actual, expected):
     """

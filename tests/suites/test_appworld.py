@@ -8,8 +8,6 @@ APPWORLD_PYTHON names the Python of an environment with appworld==0.1.3.post1, a
 import ast
 import json
 import os
-import pickle
-import random
 import signal
 import socket
 import subprocess
@@ -27,9 +25,15 @@ import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from helpers.processes import IN_PROCESSES
+from helpers.suites import (
+    check_crash,
+    check_global_generators_stay,
+    check_groups_start_alike,
+    check_wrong_calls,
+    copy_of_the_arguments,
+)
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from seeupo_gym import SeeUPO
 from seeupo_gym.envs.suites.appworld import AppWorldEnv, EnvironmentServer, RefusalError
 
 ENV_ID = "seeupo_gym/AppWorld-v0"
@@ -444,16 +448,6 @@ def test_long_outputs_are_cut(stub, stubbed):
     assert text.endswith("yyy\n[300,000 characters, cut]")
 
 
-def expect_crash(env, cause):
-    with pytest.warns(RuntimeWarning, match=cause + ".*tried once more"):
-        text, reward, terminated, truncated, info = env.step("print(1)")
-    assert (reward, terminated, truncated) == (0.0, False, True)
-    assert info == {"seeupo_gym/crashed": True, "is_success": False}
-    assert env.observation_space.contains(text)
-    with pytest.raises(gym.error.ResetNeeded):
-        env.step("print(1)")
-
-
 def raise_refused(status):
     raise Refused(status)
 
@@ -474,7 +468,7 @@ def test_an_answer_that_fails_truncates_the_episode(stub, stubbed, fault):
     stubbed.reset(seed=0)
     # What is refused is followed by the empty program, which is refused as well.
     stub.faults += [action, action]
-    expect_crash(stubbed, cause)
+    check_crash(stubbed, "print(1)", cause)
     stub.faults.clear()
     assert stubbed.reset(seed=1)[0].startswith("What is 2 plus 2?")
 
@@ -485,14 +479,14 @@ def test_a_verdict_that_fails_truncates_the_episode(stub, stubbed, route):
     for _ in range(3):
         stubbed.step("print(1)")
     stub.faults += [None] * (1 if route == "task_completed" else 2) + [lambda: raise_refused(500)]
-    expect_crash(stubbed, f"refused '{route}'")
+    check_crash(stubbed, "print(1)", f"refused '{route}'")
 
 
 def test_a_server_that_hangs(stub, stubbed):
     stubbed.reset(seed=0)
     stubbed.server.wait = 0.2
     stub.faults.append(lambda: time.sleep(0.5) or b"{}")
-    expect_crash(stubbed, "TimeoutError: timed out")
+    check_crash(stubbed, "print(1)", "TimeoutError: timed out")
     stubbed.server.wait = 10
     assert stubbed.reset(seed=0)[1]["task_id"] == "abc1_1"
 
@@ -502,14 +496,14 @@ def test_a_server_that_dies_and_comes_back():
     env = AppWorldEnv(stub.url, tasks=list(TASKS), turns=1)
     env.reset(seed=0)
     stub.stop()
-    expect_crash(env, "Connection refused")
+    check_crash(env, "print(1)", "Connection refused")
     stub = Stub(stub.server_port)
     env.reset(seed=1)
     assert env.step(complete(4))[1] == 1.0
     # A regular end in between makes the next crash a first one; one that has lost the task is noticed like a dead one.
     env.reset(seed=0)
     stub.world = World()
-    expect_crash(env, "refused 'execute'")
+    check_crash(env, "print(1)", "refused 'execute'")
     stub.stop()
     with pytest.raises(RuntimeError, match=r"Connection refused.*for the second time"):
         env.reset(seed=0)
@@ -590,9 +584,7 @@ def test_forks_neither_keep_the_server_nor_give_it_back(stub):
 
 def test_a_copy_has_the_arguments_only(stub, stubbed):
     stubbed.reset(seed=0)
-    copy = pickle.loads(pickle.dumps(stubbed))
-    with pytest.raises(gym.error.ResetNeeded):
-        copy.step("print(1)")
+    copy = copy_of_the_arguments(stubbed, "print(1)")
     stubbed.close()
     assert copy.reset(seed=2)[1]["task_id"] == "abc3_1"
     copy.close()
@@ -641,10 +633,7 @@ def test_vector_environments(factories, vec_env_class):
 
 def test_groups_of_one_task(factories):
     env = DummyVecEnv(factories)
-    model = SeeUPO("MlpPolicy", env, n_groups=2, group_size=2, seed=0)
-    # A warning, which is an error here, would say that the members of a group do not start alike.
-    model.learn(16)
-    assert model.num_timesteps >= 16
+    check_groups_start_alike(env, n_steps=16)
     env.close()
 
 
@@ -696,22 +685,16 @@ def test_wrong_arguments(arguments):
 
 
 def test_wrong_calls(stub, stubbed):
-    with pytest.raises(gym.error.ResetNeeded):
-        stubbed.step("print(1)")
-    with pytest.raises(ValueError, match="no reset options"):
-        stubbed.reset(options={"task_id": "abc1_1"})
-    stubbed.reset(seed=0)
-    for action in (3, None, b"print(1)"):
-        with pytest.raises(ValueError, match="must be a str"):
-            stubbed.step(action)
+    check_wrong_calls(stubbed, "print(1)")
     with pytest.raises(TypeError, match="render_mode"):
         AppWorldEnv(tasks=["abc1_1"], render_mode="human")
     assert stubbed.render() is None
 
 
 def test_global_generators_are_left_alone(stubbed):
-    before = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
-    stubbed.reset(seed=0)
-    stubbed.step(complete(2))
-    stubbed.reset()
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # noqa: NPY002
+    def episode():
+        stubbed.reset(seed=0)
+        stubbed.step(complete(2))
+        stubbed.reset()
+
+    check_global_generators_stay(episode)

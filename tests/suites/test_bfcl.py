@@ -5,14 +5,15 @@ import importlib
 import os
 import pickle
 import random
-import subprocess
-import sys
 import time
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from helpers.generators import global_states
+from helpers.processes import run_python
+from helpers.suites import check_wrong_calls
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 import seeupo_gym  # noqa: F401 (registers the ids)
@@ -178,8 +179,7 @@ TREE = ["mkdir('a')", *15 * ["[mkdir('b'), cp('a', 'b'), mv('a', 'c'), mv('c', '
 def state_outside(path):
     mpmath = importlib.import_module("mpmath")
     decimal = importlib.import_module("decimal")
-    generators = random.getstate(), str(np.random.get_state())  # noqa: NPY002
-    return os.listdir(path), generators, mpmath.mp.prec, decimal.getcontext().prec
+    return os.listdir(path), global_states(), mpmath.mp.prec, decimal.getcontext().prec
 
 
 @pytest.mark.parametrize("task", [0, 100])  # tools with files and with mathematics
@@ -345,14 +345,7 @@ def test_wrong_arguments_are_refused(kwargs):
 
 
 def test_wrong_use_is_refused():
-    env = make()
-    with pytest.raises(gym.error.ResetNeeded):
-        env.step("x")
-    with pytest.raises(ValueError, match="options"):
-        env.reset(options={"task": 1})
-    env.reset(seed=0)
-    with pytest.raises(ValueError, match="str"):
-        env.step(1)
+    check_wrong_calls(make(), "pwd()")
 
 
 def test_gymnasium_checks_and_transcript():
@@ -400,5 +393,4 @@ def test_subproc_vec_env():
 def test_nothing_that_writes_into_the_package_is_imported():
     code = f"import sys, gymnasium, seeupo_gym; e = gymnasium.make('{ID}').unwrapped; e.reset(seed=0); e.step('ls()')\n"
     code += "print([m for m in sys.modules if m.startswith('bfcl_eval') and m.endswith(('eval_config', '.utils'))])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert run_python(code) == "[]\n"

@@ -1,106 +1,31 @@
-"""GEM's games: seeds, protected generators, turn limits, success, hostile messages, scripted experts, groups."""
+"""GEM's games: moves, success, hostile messages, groups; what TextArena's promise too is in test_games.py."""
 
 import pickle
 import random
 import re
-import subprocess
-import sys
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.utils.env_checker import check_env
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from helpers.games import DIRECTIONS, GEM, boxed
+from helpers.generators import global_states
+from helpers.suites import check_groups_start_alike, check_worker_processes_play_the_same
+from stable_baselines3.common.vec_env import DummyVecEnv
 
-from seeupo_gym import SeeUPO
 from seeupo_gym.envs.suites.gem import GAMES, GEMEnv, OwnRandomness
 
 pytest.importorskip("gem.envs.registration")
 
-ENV_ID = "seeupo_gym/GEM-v0"
-DIRECTIONS = ["up", "down", "left", "right"]
-# Sokoban's hard rooms take GEM many seconds each, and Sudoku's up to three.
-QUICK = [(game, level) for game in GAMES for level in GAMES[game].levels if (game, level) != ("Sokoban", "hard")]
 each_game = pytest.mark.parametrize("game", GAMES)
-
-
-def random_move(game, rng, size):
-    """Any well-formed move of a board of a given size."""
-    if game == "GuessTheNumber":
-        return boxed(rng.integers(1, size + 1))
-    if game == "Mastermind":
-        return boxed(*rng.choice(np.arange(1, 7), size=2, replace=False))
-    if game == "Minesweeper":
-        return boxed(rng.choice(["reveal", "flag"]), *rng.integers(0, size, 2))
-    if game == "TowerofHanoi":
-        return boxed(*rng.choice(["A", "B", "C"], size=2, replace=False))
-    if game == "Sudoku":
-        return boxed(*rng.integers(1, size + 1, 3))
-    return boxed(rng.choice(DIRECTIONS))
-
-
-def boxed(*words):
-    return "\\boxed{" + " ".join(map(str, words)) + "}"
-
-
-EASY_SIZES = {"GuessTheNumber": 10, "Minesweeper": 5, "Sudoku": 4}
-
-
-def play(env, game, seed, action_seed=1):
-    """A random episode: all that it shows. The actions' generator has a seed that the game does not use."""
-    rng = np.random.default_rng([7, action_seed])
-    shown, done = [env.reset(seed=seed)[0]], False
-    while not done:
-        text, reward, done, truncated, info = env.step(random_move(game, rng, EASY_SIZES.get(game, 0)))
-        assert not truncated
-        assert ("is_success" in info) == done
-        shown += [text, reward, done, info]
-    return shown
-
-
-def global_states():
-    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 (the generator that GEM seeds)
-    return random.getstate(), kind, keys.tolist(), rest
 
 
 # --- Contracts
 
 
-@pytest.mark.process
-def test_import_is_lazy_and_has_no_side_effects():
-    code = """
-import logging, random, sys
-import numpy as np
-from seeupo_gym.envs.suites.gem import GEMEnv
-assert "gem" not in sys.modules
-random.seed(5); np.random.seed(5)
-GEMEnv("Minesweeper").reset(seed=1)
-assert "gem" in sys.modules
-drawn = random.random(), np.random.random()
-random.seed(5); np.random.seed(5)
-assert drawn == (random.random(), np.random.random())
-assert logging.getLogger().handlers == [] and logging.getLogger().level == logging.WARNING
-"""
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
-
-
-@each_game
-def test_checker_accepts(game):
-    check_env(gym.make(ENV_ID, game=game).unwrapped)
-
-
-@pytest.mark.parametrize(("game", "level"), QUICK)
-def test_registered_levels_say_their_turn_limit(game, level):
-    env = gym.make(ENV_ID, game=game, level=level)
-    text, _ = env.reset(seed=0)
-    assert f"At most {env.unwrapped.max_turns} turns." in text
-    assert env.observation_space.contains(text)
-
-
 @each_game
 def test_the_examples_of_the_format_are_moves(game):
-    env = gym.make(ENV_ID, game=game)
+    env = gym.make(GEM.env_id, game=game)
     text, _ = env.reset(seed=0)
     line = next(line for line in text.split("\n") if line.startswith("The format of a move"))
     examples = re.findall(r"\\boxed\{.*?\}", line)
@@ -126,92 +51,9 @@ def test_wrong_arguments_are_refused():
     for turns in (0, -1, True, 2.0, "3"):
         with pytest.raises(ValueError, match="turns must be"):
             GEMEnv("Sudoku", turns=turns)
-    with pytest.raises(TypeError, match="render_mode"):
-        GEMEnv(render_mode="human")
-
-
-def test_wrong_calls_are_refused():
-    env = GEMEnv("GuessTheNumber")
-    with pytest.raises(gym.error.ResetNeeded):
-        env.step(boxed(1))
-    with pytest.raises(ValueError, match="no reset options"):
-        env.reset(options={"level": "hard"})
-    with pytest.raises(ValueError, match="at most 4294967295"):
-        env.reset(seed=2**32)
-    env.reset(seed=2**32 - 1)
-    for action in (3, None, b"\\boxed{3}", ["\\boxed{3}"]):
-        with pytest.raises(ValueError, match="must be a str"):
-            env.step(action)
-    env.step("no move")
-    with pytest.raises(gym.error.ResetNeeded):
-        env.step(boxed(1))
-
-
-def test_transcript():
-    env = GEMEnv("TowerofHanoi", turns=2, render_mode="ansi")
-    opening, _ = env.reset(seed=0)
-    first = env.step("\\boxed{A B}")[0]
-    last = env.step("\\boxed{A C}")[0]
-    assert env.render() == f"{opening}\nAgent: \\boxed{{A B}}\n{first}\nAgent: \\boxed{{A C}}\n{last}"
-    assert GEMEnv("TowerofHanoi").render() is None
 
 
 # --- Seeds and generators
-
-
-@each_game
-def test_seeds_fix_the_task(game):
-    env, other = GEMEnv(game), GEMEnv(game)
-    episodes = [play(env, game, seed) for seed in range(6)]
-    random.seed(99)
-    assert [play(other, game, seed) for seed in range(6)] == episodes
-    distinct = {str(episode) for episode in episodes}
-    # Every game of Hanoi starts the same.
-    assert len(distinct) == 1 if game == "TowerofHanoi" else len(distinct) > 1
-
-
-@each_game
-def test_unseeded_resets_follow_the_last_seed_and_differ(game):
-    def openings():
-        env = GEMEnv(game)
-        return [env.reset(seed=3)[0], *(env.reset()[0] for _ in range(4))]
-
-    assert openings() == openings()
-    assert len(set(openings())) == 1 if game == "TowerofHanoi" else len(set(openings())) > 1
-
-
-@each_game
-def test_global_generators_stay_as_they_were(game):
-    random.seed(11)
-    np.random.seed(11)  # noqa: NPY002
-    before = global_states()
-    play(GEMEnv(game), game, seed=4)
-    assert global_states() == before
-
-
-@pytest.mark.parametrize("game", ["2048", "Minesweeper"])
-def test_interleaved_environments_do_not_disturb_each_other(game):
-    def moves(env, seed, between):
-        rng = np.random.default_rng([7, 1])
-        shown = [env.reset(seed=seed)[0]]
-        for _ in range(4):
-            between()
-            # The first cell is revealed only now, which is when the mines are laid.
-            move = boxed("reveal", 2, 2) if game == "Minesweeper" else random_move(game, rng, 0)
-            shown.append(env.step(move)[0])
-        return shown
-
-    other = GEMEnv(game)
-    rng = np.random.default_rng(8)
-
-    def disturb():
-        random.random()
-        np.random.random()  # noqa: NPY002
-        play(other, game, seed=int(rng.integers(1000)))
-
-    for seed in range(4):
-        alone = moves(GEMEnv(game), seed, lambda: None)
-        assert moves(GEMEnv(game), seed, disturb) == alone
 
 
 def test_callers_generators_come_back_after_an_error():
@@ -233,7 +75,7 @@ def test_a_pickled_environment_goes_on_alike(game):
     env = GEMEnv(game)
     env.reset(seed=5)
     rng = np.random.default_rng([7, 2])
-    moves = [random_move(game, rng, EASY_SIZES.get(game, 0)) for _ in range(3)]
+    moves = [GEM.random_move(game, rng) for _ in range(3)]
     done = env.step(moves[0])[2]
     copy = pickle.loads(pickle.dumps(env))
     if not done:
@@ -250,7 +92,7 @@ def test_random_play(game, turns):
     assert env.max_turns == turns
     lengths = []
     for seed in range(10):
-        episode = play(env, game, seed, action_seed=seed)
+        episode = GEM.play(env, game, seed, action_seed=seed)
         rewards, ends = episode[2::4], episode[3::4]
         lengths.append(len(rewards))
         assert ends == [False] * (len(ends) - 1) + [True]
@@ -275,7 +117,7 @@ def test_turn_limit_holds_whatever_the_game_does():
 @pytest.mark.parametrize("game", ["GuessTheNumber", "Mastermind", "2048", "FifteenPuzzle", "TowerofHanoi", "Sudoku"])
 def test_random_play_without_hurry_succeeds(game):
     env = GEMEnv(game, turns=3_000)
-    endings = [play(env, game, seed, action_seed=seed)[-4:] for seed in range(8)]
+    endings = [GEM.play(env, game, seed, action_seed=seed)[-4:] for seed in range(8)]
     assert any(info["is_success"] and "Congratulations" in text for text, *_, info in endings)
 
 
@@ -319,41 +161,6 @@ def test_minesweeper_is_solved_when_the_safe_cells_are_revealed():
 
 
 # --- Scripted experts
-
-
-def numbers(env, seed):
-    """Halve what is left of the range that the rules name."""
-    text, _ = env.reset(seed=seed)
-    low, high = map(int, re.search(r"between (\d+) and (\d+)", text).groups())
-    while True:
-        middle = (low + high) // 2
-        text, reward, done, _, info = env.step(boxed(middle))
-        if done:
-            return reward, info["is_success"]
-        low, high = (middle + 1, high) if "higher" in text else (low, middle - 1)
-
-
-@pytest.mark.parametrize("level", ["easy", "hard"])
-def test_bisection_guesses_every_number(level):
-    env = gym.make(ENV_ID, game="GuessTheNumber", level=level)
-    assert {numbers(env, seed) for seed in range(200)} == {(1.0, True)}
-
-
-def hanoi(n, source, target, spare):
-    if n:
-        yield from hanoi(n - 1, source, spare, target)
-        yield boxed(source, target)
-        yield from hanoi(n - 1, spare, target, source)
-
-
-@pytest.mark.parametrize(("level", "disks"), [("easy", 3), ("hard", 5)])
-def test_recursion_solves_the_tower(level, disks):
-    env = gym.make(ENV_ID, game="TowerofHanoi", level=level)
-    env.reset(seed=0)
-    *steps, last = [env.step(move) for move in hanoi(disks, "A", "C", "B")]
-    assert len(steps) + 1 == 2**disks - 1
-    assert [reward for _, reward, *_ in steps] == [0.0] * len(steps)
-    assert last[1:] == (1.0, True, False, {"seeupo_gym/malformed": False, "is_success": True})
 
 
 def test_half_of_the_small_puzzles_are_solvable():
@@ -412,25 +219,14 @@ class Vectors(gym.Wrapper):
 
 
 def make_vectors():
-    return Vectors(gym.make("seeupo_gym:" + ENV_ID, game="FifteenPuzzle"))
+    return Vectors(gym.make("seeupo_gym:" + GEM.env_id, game="FifteenPuzzle"))
 
 
 def test_groups_start_alike_and_learn():
-    env = DummyVecEnv([make_vectors] * 4)
-    model = SeeUPO("MlpPolicy", env, n_groups=4, group_size=4, seed=0)
-    # A warning, which is an error here, would say that the members of a group do not start alike.
-    model.learn(300)
-    assert model.num_timesteps >= 300
+    model = check_groups_start_alike(DummyVecEnv([make_vectors] * 4), n_groups=4, group_size=4, n_steps=300)
     assert model.n_turns == 10
 
 
 @pytest.mark.process
 def test_worker_processes_play_the_same():
-    def first_steps(vec_env_cls):
-        env = vec_env_cls([make_vectors])
-        env.seed(3)
-        shown = [env.reset(), *(env.step(np.array([action]))[0] for action in (0, 2, 1, 3))]
-        env.close()
-        return np.array(shown)
-
-    np.testing.assert_array_equal(first_steps(SubprocVecEnv), first_steps(DummyVecEnv))
+    check_worker_processes_play_the_same(make_vectors, (0, 2, 1, 3))

@@ -1,5 +1,4 @@
 import os
-import pickle
 import random
 import re
 import signal
@@ -19,9 +18,17 @@ pytest.importorskip("miniwob")
 pytest.importorskip("sklearn")
 
 from helpers.processes import freeze
+from helpers.suites import (
+    check_crash,
+    check_fork_leaves_alone,
+    check_global_generators_stay,
+    check_groups_start_alike,
+    check_transcript,
+    check_wrong_calls,
+    copy_of_the_arguments,
+)
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
-from seeupo_gym import SeeUPO
 from seeupo_gym.envs.suites.miniwob import MiniWoBEnv
 from seeupo_gym.envs.suites.miniwob_browser import Browser, find_programs
 from seeupo_gym.envs.views.candidate_view import CandidateView
@@ -424,15 +431,9 @@ def test_crash_truncates_and_the_browser_is_started_again(own, harm):
     pid = browser_of(own).pid
     browser_of(own)._driver.command_executor.client_config.timeout = 1.0
     harm(pid)
-    with pytest.warns(RuntimeWarning, match=r"browser of MiniWoB\+\+ died or hangs .*tried once more"):
-        text, reward, terminated, truncated, info = own.step("click [4]")
-    assert (reward, terminated, truncated) == (0.0, False, True)
-    assert info == {**before, "seeupo_gym/crashed": True, "is_success": False}
+    text = check_crash(own, "click [4]", r"the browser of MiniWoB\+\+ died or hangs", **before)
     assert "died or hangs" in text
-    assert own.observation_space.contains(text)
     assert_all_end(pid)
-    with pytest.raises(gym.error.ResetNeeded):
-        own.step("click [4]")
     assert own.reset(seed=6)[0] == first
     assert browser_of(own).pid != pid
 
@@ -549,23 +550,14 @@ def test_the_browser_ends_with_python_however_that_ends(code):
 
 
 def test_a_fork_leaves_the_browser_alone(own):
-    own.reset(seed=0)
-    child = os.fork()
-    if not child:
-        signal.alarm(20)
-        own.close()  # as its exit does
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    assert not own.step("click [4]")[3]
+    check_fork_leaves_alone(own, "click [4]")
 
 
 def test_pickle_carries_the_arguments_only(make):
     env = make("click-button", turns=7)
     first, _ = env.reset(seed=0)
-    copy = pickle.loads(pickle.dumps(env))
+    copy = copy_of_the_arguments(env, "click [4]")
     assert (copy.task, copy.max_turns, browser_of(copy)) == ("click-button", 7, None)
-    with pytest.raises(gym.error.ResetNeeded):
-        copy.step("click [4]")
     assert with_browser(copy, browser_of(env)).reset(seed=0)[0] == first
 
 
@@ -576,10 +568,7 @@ def test_gymnasium_checker_and_registration(browser):
 
 
 def test_transcript(make):
-    env = make("enter-text", render_mode="ansi")
-    opening, _ = env.reset(seed=0)
-    text = env.step("click [5]")[0]
-    assert env.render() == f"{opening}\nAgent: click [5]\n{text}"
+    check_transcript(make("enter-text", render_mode="ansi"), "click [5]")
     assert make().render() is None
 
 
@@ -602,25 +591,19 @@ def test_wrong_arguments(arguments):
 
 
 def test_wrong_calls(make):
-    env = make()
-    with pytest.raises(gym.error.ResetNeeded):
-        env.step("click [4]")
-    with pytest.raises(ValueError, match="no reset options"):
-        env.reset(options={"data_mode": "test"})
-    env.reset(seed=0)
-    with pytest.raises(ValueError, match="must be a str, got int"):
-        env.step(3)
+    check_wrong_calls(make(), "click [4]")
     with pytest.raises(TypeError, match="render_mode"):
         MiniWoBEnv(render_mode="human")
 
 
 def test_global_generators_are_left_alone(make):
-    before = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
-    env = make("click-button")
-    _, info = env.reset(seed=0)
-    play(env, expert_click_button(info))
-    env.reset()
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # noqa: NPY002
+    def episode():
+        env = make("click-button")
+        _, info = env.reset(seed=0)
+        play(env, expert_click_button(info))
+        env.reset()
+
+    check_global_generators_stay(episode)
 
 
 def make_view():
@@ -649,11 +632,8 @@ def test_candidates_in_vector_environments(vec_env_class):
 
 def test_groups_of_seeupo_play_it(make):
     env = CandidateView(make("enter-text", turns=3), n_candidates=4, n_features=32)
-    model = SeeUPO("MultiInputPolicy", env, n_groups=2, group_size=2, seed=0)
+    model = check_groups_start_alike(env, "MultiInputPolicy", n_steps=12)
     assert model.masked
-    # A warning, which is an error here, would say that the members of a group do not start alike.
-    model.learn(12)
-    assert model.num_timesteps >= 12
     assert {info["r"] for info in model.ep_info_buffer} <= {-1.0, 1.0}
 
 

@@ -1,6 +1,5 @@
 """OpenEnv's sessions, against a real server of openenv-core with a small environment, in a process of its own."""
 
-import pickle
 import random
 import socket
 import subprocess
@@ -12,9 +11,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
+from helpers.suites import check_crash, check_groups_start_alike, check_wrong_calls, copy_of_the_arguments
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
-from seeupo_gym import SeeUPO
 from seeupo_gym.envs.suites.open_env import OpenEnvEnv
 
 pytest.importorskip("openenv.core.env_server")
@@ -270,13 +269,7 @@ def test_no_session_left(url):
 def test_an_answer_that_does_not_come_truncates_the_episode(url):
     env = make(url, timeout=1)
     env.reset(seed=seed_of(5))
-    with pytest.warns(RuntimeWarning, match="gave no answer to 'step' .TimeoutError.*tried once more"):
-        text, reward, terminated, truncated, info = env.step("sleep")
-    assert (reward, terminated, truncated) == (0.0, False, True)
-    assert info == {"seeupo_gym/crashed": True, "is_success": False}
-    assert env.observation_space.contains(text)
-    with pytest.raises(gym.error.ResetNeeded):
-        env.step("5")
+    check_crash(env, "sleep", "gave no answer to 'step' .TimeoutError")
     env.timeout = 60.0
     env.reset(seed=seed_of(5))
     assert env.step("5")[1] == 1.0
@@ -289,10 +282,7 @@ def test_a_server_that_dies(tmp_path):
     env.reset(seed=0)
     process.kill()
     process.wait()
-    with pytest.warns(RuntimeWarning, match="gave no answer to 'step'.*tried once more"):
-        *_, truncated, info = env.step("3")
-    assert truncated
-    assert info["seeupo_gym/crashed"]
+    check_crash(env, "3", "gave no answer to 'step'")
     with pytest.raises(RuntimeError, match=r"no session with the OpenEnv server.*for the second time"):
         env.reset(seed=0)
     other = make(url)
@@ -303,9 +293,7 @@ def test_a_server_that_dies(tmp_path):
 
 def test_a_copy_has_the_arguments_only(env):
     env.reset(seed=seed_of(5))
-    copy = pickle.loads(pickle.dumps(env))
-    with pytest.raises(gym.error.ResetNeeded):
-        copy.step("5")
+    copy = copy_of_the_arguments(env, "5")
     copy.reset(seed=seed_of(2))
     assert copy.step("2")[1] == 1.0
     assert env.step("5")[1] == 1.0
@@ -342,16 +330,7 @@ def test_wrong_arguments(arguments):
 
 
 def test_wrong_calls(env):
-    with pytest.raises(gym.error.ResetNeeded):
-        env.step("5")
-    with pytest.raises(ValueError, match="no reset options"):
-        env.reset(options={"episode_id": "1"})
-    with pytest.raises(ValueError, match="at most"):
-        env.reset(seed=2**63)
-    env.reset(seed=0)
-    for action in (5, None, b"5"):
-        with pytest.raises(ValueError, match="must be a str"):
-            env.step(action)
+    check_wrong_calls(env, "5")
     with pytest.raises(TypeError, match="render_mode"):
         OpenEnvEnv(render_mode="human")
 
@@ -390,8 +369,5 @@ def test_vector_environments(factory, vec_env_class):
 
 def test_groups_of_one_task(factory):
     env = DummyVecEnv([factory] * 4)
-    model = SeeUPO("MlpPolicy", env, n_groups=2, group_size=2, seed=0)
-    # A warning, which is an error here, would say that the members of a group do not start alike.
-    model.learn(24)
-    assert model.num_timesteps >= 24
+    check_groups_start_alike(env)
     env.close()

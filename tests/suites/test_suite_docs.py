@@ -1,13 +1,10 @@
 """The examples of docs/suites/ run as written, each page's where its suite is installed."""
 
-import re
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from helpers.docs import ROOT, code_blocks
+from helpers.processes import run_python
 
-PAGES = Path(__file__).parents[2] / "docs" / "suites"
+PAGES = ROOT / "docs" / "suites"
 # Page -> packages that its examples need; None: they need a server, so they are marked as not run.
 PACKAGES = {
     "appworld": None,
@@ -23,7 +20,7 @@ PACKAGES = {
 
 def examples():
     for name, packages in PACKAGES.items():
-        for code in re.findall(r"```python\n(.*?)```", (PAGES / f"{name}.md").read_text(), flags=re.DOTALL):
+        for code in code_blocks(PAGES / f"{name}.md", "python"):
             yield pytest.param(code, packages, id=name)
 
 
@@ -40,6 +37,4 @@ def test_every_page_is_looked_at():
 def test_example(code, packages, tmp_path):
     for package in packages:
         pytest.importorskip(package)
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout in ("", "True\n")
+    assert run_python(code, cwd=tmp_path) in ("", "True\n")

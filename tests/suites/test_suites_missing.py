@@ -1,11 +1,10 @@
 """Without the packages of the suites: nothing of them is imported, and making one says in a line what to install."""
 
 import importlib.util
-import subprocess
-import sys
 
 import gymnasium as gym
 import pytest
+from helpers.processes import run_python
 
 from seeupo_gym.envs import NAMESPACE
 from seeupo_gym.envs.registration import SUITE_ENTRY_POINTS
@@ -32,8 +31,7 @@ def test_every_suite_is_registered():
 @pytest.mark.process
 def test_importing_the_package_imports_no_suite():
     code = f"import sys, seeupo_gym; print([p for p in {list(PACKAGES.values())} if p in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert run_python(code) == "[]\n"
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -1,112 +1,43 @@
-"""TextArena's games: seeds, protected generators, turn limits, success, hostile messages, scripted experts, groups."""
+"""TextArena's games: moves, ends, hostile messages, experts, groups; what GEM's promise too is in test_games.py."""
 
-import pickle
-import random
 import re
-import subprocess
-import sys
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.utils.env_checker import check_env
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from helpers.games import BUTTONS, DIRECTIONS, TEXT_ARENA, bracketed
+from helpers.suites import (
+    check_groups_start_alike,
+    check_worker_processes_play_the_same,
+    copy_of_the_arguments,
+)
+from stable_baselines3.common.vec_env import DummyVecEnv
 
-from seeupo_gym import SeeUPO
 from seeupo_gym.envs.suites.text_arena import GAMES, TextArenaEnv
 
 pytest.importorskip("textarena")
 
-ENV_ID = "seeupo_gym/TextArena-v0"
-DIRECTIONS = ["up", "down", "left", "right"]
-BUTTONS = ["red", "blue", "green", "yellow", "purple"]
 each_game = pytest.mark.parametrize("game", GAMES)
 each_level = pytest.mark.parametrize(
     ("game", "level"), [(game, level) for game in GAMES for level in GAMES[game].levels]
 )
 
 
-def move(*words):
-    return "[" + " ".join(map(str, words)) + "]"
-
-
-def random_move(game, rng):
-    """Any well-formed move of the first level."""
-    if game == "GuessTheNumber":
-        return move(rng.integers(1, 21))
-    if game == "Mastermind":
-        return move(*rng.permutation(np.arange(1, 7))[:4])
-    if game == "TowerOfHanoi":
-        return move(*rng.choice(["A", "B", "C"], size=2, replace=False))
-    if game in ("LightsOut", "Minesweeper"):
-        return move(*rng.integers(0, 5, 2))
-    choices = {
-        "Bandit": BUTTONS,
-        "Secretary": ["accept", "continue", "continue"],
-        "Blackjack": ["hit", "stand"],
-    }
-    return move(rng.choice(choices.get(game, DIRECTIONS)))
-
-
-def play(env, game, seed, action_seed=1):
-    """A random episode: all that it shows. The actions' generator has a seed that the game does not use."""
-    rng = np.random.default_rng([7, action_seed])
-    shown, done = [env.reset(seed=seed)[0]], False
-    while not done:
-        text, reward, done, truncated, info = env.step(random_move(game, rng))
-        assert not truncated
-        assert env.observation_space.contains(text)
-        assert ("is_success" in info) == done
-        shown += [text, reward, done, info]
-    return shown
-
-
-def global_states():
-    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 (the global one)
-    return random.getstate(), kind, keys.tolist(), rest
-
-
 # --- Contracts
 
 
-@pytest.mark.process
-def test_import_is_lazy_and_has_no_side_effects():
-    code = """
-import logging, random, sys
-import numpy as np
-from seeupo_gym.envs.suites.text_arena import TextArenaEnv
-assert "textarena" not in sys.modules
-random.seed(5); np.random.seed(5)
-TextArenaEnv("Minesweeper").reset(seed=1)
-assert "textarena" in sys.modules
-drawn = random.random(), np.random.random()
-random.seed(5); np.random.seed(5)
-assert drawn == (random.random(), np.random.random())
-assert logging.getLogger().handlers == [] and logging.getLogger().level == logging.WARNING
-"""
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
-
-
-@each_game
-def test_checker_accepts(game):
-    check_env(gym.make(ENV_ID, game=game).unwrapped)
-
-
 @each_level
-def test_levels_say_their_turn_limit(game, level):
-    env = gym.make(ENV_ID, game=game, level=level)
-    text, _ = env.reset(seed=0)
-    assert f"At most {env.unwrapped.max_turns} turns." in text
-    assert env.observation_space.contains(text)
-    # Where the game has a limit of its own, this one is not beyond it.
+def test_the_turn_limit_is_not_beyond_that_of_the_game(game, level):
+    env = gym.make(TEXT_ARENA.env_id, game=game, level=level)
+    env.reset(seed=0)
     own = env.unwrapped.game.state.max_turns
     assert own is None or env.unwrapped.max_turns <= own + (game == "Bandit")
 
 
 @each_game
 def test_the_examples_of_the_format_are_moves(game):
-    env = gym.make(ENV_ID, game=game)
+    env = gym.make(TEXT_ARENA.env_id, game=game)
     text, _ = env.reset(seed=0)
     line = next(line for line in text.split("\n") if line.startswith("The format of a move"))
     examples = re.findall(r"\[.*?\]", line)
@@ -136,108 +67,17 @@ def test_wrong_arguments_are_refused():
     for turns in (0, -1, True, 2.0, "3", 15):
         with pytest.raises(ValueError, match="turns must be an integer from 1 to 14"):
             TextArenaEnv("TowerOfHanoi", turns=turns)
-    with pytest.raises(TypeError, match="render_mode"):
-        TextArenaEnv(render_mode="human")
-
-
-def test_wrong_calls_are_refused():
-    env = TextArenaEnv("GuessTheNumber")
-    with pytest.raises(gym.error.ResetNeeded):
-        env.step(move(1))
-    with pytest.raises(ValueError, match="no reset options"):
-        env.reset(options={"level": "hard"})
-    with pytest.raises(ValueError, match="at most 9223372036854775807"):
-        env.reset(seed=2**63)
-    env.reset(seed=2**63 - 1)
-    for action in (3, None, b"[3]", ["[3]"]):
-        with pytest.raises(ValueError, match="must be a str"):
-            env.step(action)
-    env.step("no move")
-    env.step("no move")
-    with pytest.raises(gym.error.ResetNeeded):
-        env.step(move(1))
-
-
-def test_transcript():
-    env = TextArenaEnv("TowerOfHanoi", turns=2, render_mode="ansi")
-    opening, _ = env.reset(seed=0)
-    first = env.step("[A B]")[0]
-    last = env.step("[A C]")[0]
-    assert env.render() == f"{opening}\nAgent: [A B]\n{first}\nAgent: [A C]\n{last}"
-    assert last.endswith("The turn limit has been reached.")
-    assert TextArenaEnv("TowerOfHanoi").render() is None
 
 
 # --- Seeds and generators
 
 
 @each_game
-def test_seeds_fix_the_task(game):
-    env, other = TextArenaEnv(game), TextArenaEnv(game)
-    episodes = [play(env, game, seed) for seed in range(6)]
-    random.seed(99)
-    # The other way round: nothing of an earlier episode is left in a later one.
-    assert [play(other, game, seed) for seed in reversed(range(6))] == episodes[::-1]
-    distinct = {str(episode) for episode in episodes}
-    # Every game of Hanoi starts the same.
-    assert len(distinct) == 1 if game == "TowerOfHanoi" else len(distinct) > 1
-
-
-@each_game
-def test_unseeded_resets_follow_the_last_seed_and_differ(game):
-    def episodes():
-        env = TextArenaEnv(game)
-        env.reset(seed=3)
-        return [str(play(env, game, None)) for _ in range(4)]
-
-    assert episodes() == episodes()
-    assert len(set(episodes())) == 1 if game == "TowerOfHanoi" else len(set(episodes())) > 1
-
-
-@each_game
-def test_global_generators_stay_as_they_were(game):
-    random.seed(11)
-    np.random.seed(11)  # noqa: NPY002
-    before = global_states()
-    play(TextArenaEnv(game), game, seed=4)
-    assert global_states() == before
-
-
-@pytest.mark.parametrize("game", ["2048", "Blackjack", "Bandit", "Minesweeper"])
-def test_interleaved_environments_do_not_disturb_each_other(game):
-    def moves(env, seed, between):
-        rng = np.random.default_rng([7, 1])
-        shown = [env.reset(seed=seed)[0]]
-        for _ in range(4):
-            between()
-            # The first cell is revealed only now, which is when the mines are laid.
-            text, *_, done, _, _ = env.step(random_move(game, rng))
-            shown.append(text)
-            if done:
-                break
-        return shown
-
-    other = TextArenaEnv(game)
-    rng = np.random.default_rng(8)
-
-    def disturb():
-        random.random()
-        np.random.random()  # noqa: NPY002
-        play(other, game, seed=int(rng.integers(1000)))
-
-    for seed in range(4):
-        alone = moves(TextArenaEnv(game), seed, lambda: None)
-        assert moves(TextArenaEnv(game), seed, disturb) == alone
-
-
-@each_game
 def test_a_pickle_carries_the_arguments_only(game):
     env = TextArenaEnv(game)
     env.reset(seed=5)
-    copy = pickle.loads(pickle.dumps(env))
-    with pytest.raises(gym.error.ResetNeeded):
-        copy.step(move(1))
-    assert play(copy, game, seed=6) == play(env, game, seed=6)
+    copy = copy_of_the_arguments(env, bracketed(1))
+    assert TEXT_ARENA.play(copy, game, seed=6) == TEXT_ARENA.play(env, game, seed=6)
 
 
 def test_lights_out_never_starts_without_lights():
@@ -256,7 +96,7 @@ def test_random_play(game):
     env = TextArenaEnv(game)
     low = {"LightsOut": -5.0, "Bandit": -1.0, "Secretary": -1.0}.get(game, 0.0)
     for seed in range(30):
-        episode = play(env, game, seed, action_seed=seed)
+        episode = TEXT_ARENA.play(env, game, seed, action_seed=seed)
         rewards, ends, last = episode[2::4], episode[3::4], episode[-1]
         assert len(ends) <= env.max_turns
         assert ends == [False] * (len(ends) - 1) + [True]
@@ -276,7 +116,7 @@ def test_the_limit_holds_and_pays_the_share(game, level, turns):
     rng = np.random.default_rng([7, 3])
     steps = []
     while not steps or not steps[-1][2]:
-        steps.append(env.step("[?]" if len(steps) % 2 == 0 else random_move(game, rng)))
+        steps.append(env.step("[?]" if len(steps) % 2 == 0 else TEXT_ARENA.random_move(game, rng)))
     assert len(steps) <= env.max_turns
     if turns == 1:
         # 2048 counts the first tiles as a share.
@@ -298,7 +138,7 @@ def test_invalid_moves_are_malformed(game):
     env, rng = TextArenaEnv(game), np.random.default_rng([7, 3])
     assert malformed("no move") == [True]
     assert malformed("[?]", "[?]") == [True, True]  # the second one ends the game
-    moves = [random_move(game, rng) for _ in range(50)]
+    moves = [TEXT_ARENA.random_move(game, rng) for _ in range(50)]
     assert [False] in [malformed(move) for move in moves]
 
 
@@ -350,44 +190,9 @@ def test_a_high_score_is_no_success():
 # --- Scripted experts, which read what the agent reads
 
 
-def bisect(env, seed):
-    text, _ = env.reset(seed=seed)
-    low, high = map(int, re.search(r"between (\d+) and (\d+)", text).groups())
-    while True:
-        middle = (low + high) // 2
-        text, reward, done, _, info = env.step(move(middle))
-        if done:
-            return reward, info["is_success"]
-        low, high = (middle + 1, high) if "higher" in text else (low, middle - 1)
-
-
-@pytest.mark.parametrize("level", ["default", "hardcore"])
-def test_bisection_guesses_every_number(level):
-    env = gym.make(ENV_ID, game="GuessTheNumber", level=level)
-    assert {bisect(env, seed) for seed in range(200)} == {(1.0, True)}
-
-
-def hanoi(n, source, target, spare):
-    if n:
-        yield from hanoi(n - 1, source, spare, target)
-        yield move(source, target)
-        yield from hanoi(n - 1, spare, target, source)
-
-
-@pytest.mark.parametrize(("level", "disks"), [*zip(GAMES["TowerOfHanoi"].levels, range(3, 8), strict=True)])
-def test_recursion_solves_the_tower(level, disks):
-    env = gym.make(ENV_ID, game="TowerOfHanoi", level=level)
-    env.reset(seed=0)
-    *steps, last = [env.step(text) for text in hanoi(disks, "A", "C", "B")]
-    assert len(steps) + 1 == 2**disks - 1
-    assert [reward for _, reward, *_ in steps] == [0.0] * len(steps)
-    assert last[1:4] == (1.0, True, False)
-    assert last[4]["is_success"]
-
-
 @pytest.mark.parametrize("level", GAMES["FrozenLake"].levels)
 def test_a_search_crosses_the_lake(level):
-    env = gym.make(ENV_ID, game="FrozenLake", level=level)
+    env = gym.make(TEXT_ARENA.env_id, game="FrozenLake", level=level)
     for seed in range(30):
         text, _ = env.reset(seed=seed)
         rows = [line.strip("|").split("|") for line in text.split("\n") if line.startswith("|")]
@@ -402,13 +207,13 @@ def test_a_search_crosses_the_lake(level):
                     ways[after] = [*ways[r, c], name]
                     queue.append(after)
         way = ways[next(cell for cell in cells if cells[cell] == "G")]
-        *_, last = [env.step(move(name)) for name in way]
+        *_, last = [env.step(bracketed(name)) for name in way]
         assert last[1:4] == (1.0, True, False)
         assert last[4]["is_success"]
 
 
 def test_a_hole_is_the_end():
-    env = gym.make(ENV_ID, game="FrozenLake")
+    env = gym.make(TEXT_ARENA.env_id, game="FrozenLake")
     # The start of seed 3 has a hole below it, a sixth of the way.
     env.reset(seed=3)
     _, reward, terminated, _, info = env.step("[down]")
@@ -430,7 +235,7 @@ def test_linear_algebra_puts_the_lights_out():
                     table[row] ^= table[len(pivots)]
             pivots.append(column)
     free = [column for column in range(25) if column not in pivots]
-    env = gym.make(ENV_ID, game="LightsOut")
+    env = gym.make(TEXT_ARENA.env_id, game="LightsOut")
     for seed in range(40):
         text, _ = env.reset(seed=seed)
         lit = np.array([[cell == "O" for cell in row.split()] for row in re.findall(r"\d: ([O. ]+)", text)])
@@ -444,7 +249,7 @@ def test_linear_algebra_puts_the_lights_out():
             solutions.append(solution)
         shortest = min(solutions, key=np.sum)
         assert shortest.sum() <= 15
-        *_, last = [env.step(move(*cells[i])) for i in np.flatnonzero(shortest)]
+        *_, last = [env.step(bracketed(*cells[i])) for i in np.flatnonzero(shortest)]
         assert last[1:4] == (1.0, True, False)
         assert last[4]["is_success"]
 
@@ -472,7 +277,7 @@ def test_bandit_is_won_by_the_best_button():
             assert "exhausted your budget" in steps[-1][0]
             best = max(means, key=means.get)
             other = next(button for button in BUTTONS if button != best)
-            _, reward, done, _, info = env.step(move(best if right else other))
+            _, reward, done, _, info = env.step(bracketed(best if right else other))
             assert done
             assert info["is_success"] == right
             assert reward == float(right)
@@ -483,10 +288,10 @@ def test_minesweeper_is_won_when_the_safe_cells_are_revealed(level):
     env = TextArenaEnv("Minesweeper", level)
     for seed in range(5):
         env.reset(seed=seed)
-        last = env.step(move(2, 2))
+        last = env.step(bracketed(2, 2))
         for row, column in np.ndindex(env.game.rows, env.game.cols):
             if not last[2] and env.game.grid[row][column] != -1 and not env.game.revealed[row][column]:
-                last = env.step(move(row, column))
+                last = env.step(bracketed(row, column))
         assert last[1:4] == (1.0, True, False)
         assert last[4]["is_success"]
 
@@ -494,12 +299,12 @@ def test_minesweeper_is_won_when_the_safe_cells_are_revealed(level):
 def test_a_mine_is_an_invalid_move_but_not_malformed():
     env = TextArenaEnv("Minesweeper")
     env.reset(seed=0)
-    assert not env.step(move(2, 2))[2]
+    assert not env.step(bracketed(2, 2))[2]
     mine = next(cell for cell in np.ndindex(5, 5) if env.game.grid[cell[0]][cell[1]] == -1)
-    text, *rest = env.step(move(*mine))
+    text, *rest = env.step(bracketed(*mine))
     assert rest == [0.0, False, False, {"seeupo_gym/malformed": False}]
     assert "You hit a mine" in text
-    _, reward, terminated, _, info = env.step(move(*mine))
+    _, reward, terminated, _, info = env.step(bracketed(*mine))
     assert (terminated, info["is_success"], info["seeupo_gym/malformed"]) == (True, False, False)
     assert 0.0 <= reward < 1.0
 
@@ -509,7 +314,7 @@ def test_mastermind_is_won_by_the_code():
         env = TextArenaEnv("Mastermind", level)
         env.reset(seed=4)
         code = env.game.state.game_state["secret_code"]
-        _, reward, terminated, _, info = env.step(move(*code))
+        _, reward, terminated, _, info = env.step(bracketed(*code))
         assert (reward, terminated, info["is_success"]) == (1.0, True, True)
 
 
@@ -520,7 +325,7 @@ def test_corner_play_makes_the_tile():
         env.reset(seed=seed)
         done, turn = False, 0
         while not done:
-            _, reward, done, _, info = env.step(move(DIRECTIONS[[1, 2][turn % 2]] if turn % 9 else "right"))
+            _, reward, done, _, info = env.step(bracketed(DIRECTIONS[[1, 2][turn % 2]] if turn % 9 else "right"))
             turn += 1
         assert info["is_success"] == (info["reason"].startswith("Congratulations"))
         won += info["is_success"]
@@ -561,7 +366,7 @@ class Vectors(gym.Wrapper):
 
     def step(self, action):
         source, target = [(a, b) for a in "ABC" for b in "ABC" if a != b][action]
-        text, *rest = self.env.step(move(source, target))
+        text, *rest = self.env.step(bracketed(source, target))
         self.seen = self.vector(text) if "Current Board" in text else self.seen
         return self.seen, *rest
 
@@ -574,25 +379,14 @@ class Vectors(gym.Wrapper):
 
 
 def make_vectors():
-    return Vectors(gym.make("seeupo_gym:" + ENV_ID, game="TowerOfHanoi"))
+    return Vectors(gym.make("seeupo_gym:" + TEXT_ARENA.env_id, game="TowerOfHanoi"))
 
 
 def test_groups_start_alike_and_learn():
-    env = DummyVecEnv([make_vectors] * 4)
-    model = SeeUPO("MlpPolicy", env, n_groups=4, group_size=4, seed=0)
-    # A warning, which is an error here, would say that the members of a group do not start alike.
-    model.learn(300)
-    assert model.num_timesteps >= 300
+    model = check_groups_start_alike(DummyVecEnv([make_vectors] * 4), n_groups=4, group_size=4, n_steps=300)
     assert model.n_turns == 14
 
 
 @pytest.mark.process
 def test_worker_processes_play_the_same():
-    def first_steps(vec_env_cls):
-        env = vec_env_cls([make_vectors])
-        env.seed(3)
-        shown = [env.reset(), *(env.step(np.array([action]))[0] for action in (0, 1, 3, 1))]
-        env.close()
-        return np.array(shown)
-
-    np.testing.assert_array_equal(first_steps(SubprocVecEnv), first_steps(DummyVecEnv))
+    check_worker_processes_play_the_same(make_vectors, (0, 1, 3, 1))

@@ -1,7 +1,6 @@
 import contextlib
 import gc
 import os
-import pickle
 import signal
 import string
 import subprocess
@@ -15,6 +14,14 @@ from gymnasium.utils.env_checker import check_env
 pytest.importorskip("textworld_express")
 
 from helpers.processes import freeze
+from helpers.suites import (
+    check_crash,
+    check_fork_leaves_alone,
+    check_global_generators_stay,
+    check_transcript,
+    check_wrong_calls,
+    copy_of_the_arguments,
+)
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 from seeupo_gym.envs.suites import text_world_express
@@ -214,14 +221,8 @@ def test_crash_truncates_and_java_is_started_again(coin):
     first, _ = coin.reset(seed=0)
     coin.step("inventory")
     kill_java(coin)
-    with pytest.warns(RuntimeWarning, match="Java process of TextWorldExpress died .*tried once more"):
-        text, reward, terminated, truncated, info = coin.step("inventory")
-    assert (reward, terminated, truncated) == (0.0, False, True)
-    assert info["seeupo_gym/crashed"]
-    assert not info["is_success"]
+    text = check_crash(coin, "inventory", "the Java process of TextWorldExpress died")
     assert "died (exit status -9)" in text
-    with pytest.raises(gym.error.ResetNeeded):
-        coin.step("inventory")
     assert coin.reset(seed=0)[0] == first
     _, info = play_expert(coin, 1)
     assert "seeupo_gym/crashed" not in info
@@ -236,9 +237,7 @@ def test_java_that_hangs_is_a_crash(coin, monkeypatch):
     first, _ = coin.reset(seed=0)
     pid = java_of(coin).pid
     freeze(pid)
-    with pytest.warns(RuntimeWarning, match="Java process of TextWorldExpress hangs; it is tried once more"):
-        _, reward, terminated, truncated, info = coin.step("inventory")
-    assert (reward, terminated, truncated, info["seeupo_gym/crashed"]) == (0.0, False, True, True)
+    check_crash(coin, "inventory", "the Java process of TextWorldExpress hangs")
     assert not is_alive(pid)
     assert coin.reset(seed=0)[0] == first
 
@@ -304,14 +303,7 @@ def test_close_ends_java_whose_files_are_gone(coin):
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_fork_leaves_java_alone(coin):
-    coin.reset(seed=0)
-    child = os.fork()
-    if not child:
-        signal.alarm(20)
-        coin.close()  # as its exit does
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    assert not coin.step("inventory")[3]
+    check_fork_leaves_alone(coin, "inventory")
 
 
 def test_java_ends_with_the_environment():
@@ -335,10 +327,8 @@ def test_a_dead_java_is_not_spoken_to(coin, caplog):
 
 def test_pickle_carries_the_arguments_only(coin):
     first, _ = coin.reset(seed=0)
-    copy = pickle.loads(pickle.dumps(coin))
+    copy = copy_of_the_arguments(coin, "inventory")
     try:
-        with pytest.raises(gym.error.ResetNeeded):
-            copy.step("inventory")
         with pytest.raises(gym.error.ResetNeeded):
             copy.expert_message()
         assert copy.reset(seed=0)[0] == first
@@ -358,9 +348,7 @@ def test_gymnasium_checker_and_registration():
 
 
 def test_transcript(coin):
-    opening, _ = coin.reset(seed=0)
-    text = coin.step("inventory")[0]
-    assert coin.render() == f"{opening}\nAgent: inventory\n{text}"
+    check_transcript(coin, "inventory")
     assert set(coin.render()) <= set(string.printable)
 
 
@@ -400,24 +388,13 @@ def test_what_the_game_makes_no_sense_of():
 
 
 def test_wrong_calls(coin):
-    with pytest.raises(gym.error.ResetNeeded):
-        coin.step("inventory")
-    with pytest.raises(ValueError, match="no reset options"):
-        coin.reset(options={"fold": "dev"})
-    coin.reset(seed=0)
-    with pytest.raises(ValueError, match="must be a str, got int"):
-        coin.step(3)
+    check_wrong_calls(coin, "inventory")
     with pytest.raises(TypeError, match="render_mode"):
         TextWorldExpressEnv(render_mode="human")
 
 
 def test_global_generators_are_left_alone(coin):
-    import random
-
-    before = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
-    play_expert(coin, 0)
-    coin.reset()
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # noqa: NPY002
+    check_global_generators_stay(lambda: (play_expert(coin, 0), coin.reset()))
 
 
 def make_view():

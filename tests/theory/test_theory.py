@@ -2,15 +2,14 @@
 
 import itertools
 import json
-import re
 import shlex
 import sys
 from math import comb
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch as th
+from helpers.docs import ROOT, code_blocks
 
 from seeupo_gym.agents.method import objective
 from seeupo_gym.cli import main
@@ -59,7 +58,7 @@ from seeupo_gym.theory.updates import (
     update_factor,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "theory.md"
+PAGE = "docs/theory.md"
 SHAPE = (3, 2, 2)
 ORDERS = [(2, 1, 0), (0, 1, 2), (1, 2, 0)]
 
@@ -489,7 +488,7 @@ def claims(table):
 
 @pytest.fixture(scope="module")
 def page_command():
-    (command,) = re.findall(r"```bash\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    (command,) = code_blocks(PAGE, "bash")
     program, name, *options = shlex.split(command)
     assert (program, name) == ("seeupo-gym", "theory")
     return [*options, "--mdps", 3]
@@ -501,7 +500,7 @@ def test_the_command_on_the_page_and_its_seed(capsys, tmp_path, page_command, mo
     assert code == 0
     assert "FAILS" not in out
     assert "claim 7" in err
-    (table,) = re.findall(r"```text\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    (table,) = code_blocks(PAGE, "text")
     printed = claims(out)
     assert printed == claims(table)
     results = json.loads((tmp_path / "a/results.json").read_text())
@@ -509,7 +508,7 @@ def test_the_command_on_the_page_and_its_seed(capsys, tmp_path, page_command, mo
     for plot in ("theory_return.png", "theory_gap.png", "theory_staged.png"):
         assert (tmp_path / "a" / plot).stat().st_size > 10_000
         assert str(tmp_path / "a" / plot) in out
-        assert f"images/{plot}" in PAGE.read_text()
+        assert f"images/{plot}" in (ROOT / PAGE).read_text()
 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     code, again, _ = theory(capsys, *page_command, "--out", tmp_path / "b", "--no-plots")

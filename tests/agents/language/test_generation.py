@@ -11,6 +11,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
 from helpers import assert_close  # noqa: E402
+from helpers.generators import global_states  # noqa: E402
 
 from seeupo_gym.agents.language.generation import (  # noqa: E402
     Decoding,
@@ -43,6 +44,20 @@ def network():
     with th.random.fork_rng():
         th.manual_seed(3)
         return transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
+
+
+@pytest.fixture
+def read(network, monkeypatch):
+    """Shapes of what the network has read."""
+    shapes, forward = [], network.forward
+
+    def spy(*args, **kwargs):
+        shapes.append(tuple(kwargs["input_ids"].shape))
+        return forward(*args, **kwargs)
+
+    spy.__signature__ = inspect.signature(forward)
+    monkeypatch.setattr(network, "forward", spy)
+    return shapes
 
 
 def make_contexts(n=8, seed=0):
@@ -186,16 +201,7 @@ def test_the_most_likely_tokens_are_those_of_transformers_generate(network):
         assert tokens.tolist() == expected[i, : len(tokens)].tolist()
 
 
-def test_equal_contexts_are_read_once(network, monkeypatch):
-    read = []
-    forward = network.forward
-
-    def spy(*args, **kwargs):
-        read.append(tuple(kwargs["input_ids"].shape))
-        return forward(*args, **kwargs)
-
-    spy.__signature__ = inspect.signature(forward)
-    monkeypatch.setattr(network, "forward", spy)
+def test_equal_contexts_are_read_once(network, read):
     contexts = th.tensor([[4, 5, 6], [7, 8, -1]]).repeat_interleave(4, dim=0)
     sample_messages(network, contexts, 2, Decoding(VOCAB, [STOP]), th.Generator().manual_seed(0))
     assert read[0] == (2, 3)  # two prompts, not eight
@@ -210,24 +216,15 @@ def test_the_prefix_that_contexts_share_by_hand():
     assert shared_prefix(th.tensor([[4, 5], [5, 5]])) == 0
 
 
-def test_a_shared_prefix_is_read_once_and_changes_neither_log_probabilities_nor_gradients(network, monkeypatch):
+def test_a_shared_prefix_is_read_once_and_changes_neither_log_probabilities_nor_gradients(network, read):
     beginning = th.tensor([[4, 5, 6, 7, 8]]).expand(6, -1)
     contexts = th.cat([beginning, make_contexts(6, seed=1)], dim=1)
     decoding = Decoding(VOCAB, [STOP])
     messages = sample_messages(network, contexts, NEW, decoding, th.Generator().manual_seed(0)).tokens
-    read = []
-    forward = network.forward
-
-    def spy(*args, **kwargs):
-        read.append(tuple(kwargs["input_ids"].shape))
-        return forward(*args, **kwargs)
-
-    spy.__signature__ = inspect.signature(forward)
     parameters = [p.requires_grad_(True) for p in network.parameters()]
+    read.clear()
     try:
-        monkeypatch.setattr(network, "forward", spy)
         together, _ = message_log_probs(network, contexts, messages, decoding)
-        monkeypatch.undo()
         assert read[0] == (1, 5)
         shared = th.autograd.grad(together.sum(), parameters)
         alone = [message_log_probs(network, contexts[i : i + 1], messages[i : i + 1], decoding)[0] for i in range(6)]
@@ -353,11 +350,11 @@ def test_a_grammar_that_allows_nothing_is_an_error(network):
 
 
 def test_same_generator_same_messages_and_the_global_one_is_left_alone(network):
-    before = th.random.get_rng_state()
+    before = global_states()
     drawn = [
         sample_messages(network, make_contexts(), NEW, Decoding(VOCAB, [STOP]), th.Generator().manual_seed(seed)).tokens
         for seed in (0, 0, 1)
     ]
     assert th.equal(drawn[0], drawn[1])
     assert not th.equal(drawn[0], drawn[2])
-    assert th.equal(before, th.random.get_rng_state())
+    assert global_states() == before

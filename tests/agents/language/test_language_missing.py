@@ -1,9 +1,7 @@
 """Without transformers: importing the package does not need it, and what needs it says in a line what to install."""
 
-import subprocess
-import sys
-
 import pytest
+from helpers.processes import run_python
 
 import seeupo_gym.agents.language as language
 
@@ -30,18 +28,14 @@ print([name for name in ("transformers", "peft", "tokenizers", "safetensors", "g
 """
 
 
-def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-
-
 @pytest.mark.process
 def test_importing_the_package_imports_no_transformers():
-    assert run(IMPORTS) == "[]\n"
+    assert run_python(IMPORTS) == "[]\n"
 
 
 @pytest.mark.process
 def test_a_missing_package_is_named_in_one_line():
-    assert run(WITHOUT) == 'language models need transformers: pip install -e ".[llm]" in a checkout\n' * 4
+    assert run_python(WITHOUT) == 'language models need transformers: pip install -e ".[llm]" in a checkout\n' * 4
 
 
 def test_an_unknown_name_is_no_attribute():

@@ -13,6 +13,8 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
 from helpers import assert_close  # noqa: E402
+from helpers.generators import global_states  # noqa: E402
+from helpers.models import read_events  # noqa: E402
 from helpers.rollouts import collect  # noqa: E402
 
 from seeupo_gym import SeeUPO  # noqa: E402
@@ -24,6 +26,8 @@ from seeupo_gym.benchmark.watch import watch_episode  # noqa: E402
 from seeupo_gym.envs import TextView  # noqa: E402
 
 GUESS = "seeupo_gym/GuessNumber-v0"
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 LORA = dict(r=4, lora_alpha=8)
 
 
@@ -53,14 +57,6 @@ class Chatter(gym.Env):
             False,
             {},
         )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = th.get_num_threads()
-    th.set_num_threads(1)
-    yield
-    th.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -352,9 +348,9 @@ def test_export_writes_a_plain_model(make_model, tmp_path, turn_policies):
 
 
 def test_same_seed_same_result_and_the_global_generators_are_left_alone(make_model):
-    before = th.random.get_rng_state()
+    before = global_states()
     results = [weights(make_model(seed=seed).learn(30)) for seed in (0, 0, 1)]
-    assert th.equal(before, th.random.get_rng_state())
+    assert global_states() == before
     assert same(results[0], results[1])
     assert not same(results[0], results[2])
 
@@ -400,10 +396,7 @@ def test_everything_is_in_the_log(make_model, tmp_path):
     model.set_logger(configure(str(tmp_path), ["tensorboard"]))
     model.learn(60)
     model.logger.close()
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(tmp_path), {"tensors": 0})
-    events.Reload()
+    events = read_events(tmp_path)
     tags = events.Tags()
     wanted = {
         "train/token_clip_fraction",

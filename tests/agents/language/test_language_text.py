@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import random
 import shutil
 import socket
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from helpers.generators import global_states
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from seeupo_gym.agents.language import ChatView, bfcl_functions, make_chat_vec
@@ -143,14 +143,13 @@ def test_messages_of_every_task_survive_the_tiny_tokenizer(name, tmp_path):
 
 def test_nothing_touches_the_global_random_state(tmp_path):
     env = TextView(gym.make(GUESS, **SMALL))
-    before = th.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # noqa: NPY002
+    before = global_states()
     folder = build(tmp_path, collect_texts(env, n_episodes=3))
     load_model(folder)
     view = ChatView(env, load_tokenizer(folder), 80, 4)
     view.reset(seed=1)
     view.step(np.full(4, -1))
-    assert th.equal(before[0], th.random.get_rng_state())
-    assert before[1:] == (np.random.get_state()[1].tolist(), random.getstate())  # noqa: NPY002
+    assert global_states() == before
 
 
 def test_a_local_model_asks_nobody(folder, monkeypatch):

@@ -2,14 +2,14 @@
 
 import importlib.util
 import runpy
-import subprocess
 import sys
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from helpers.docs import ROOT
+from helpers.processes import run
 
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
@@ -21,14 +21,12 @@ from seeupo_gym.agents.language import CausalLMPolicy, bfcl_functions
 
 pytestmark = pytest.mark.slow
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "smollm2_toolchain.py"
+EXAMPLE = ROOT / "examples" / "smollm2_toolchain.py"
 
 
 @pytest.mark.process
 def test_the_example_trains_saves_and_loads_within_three_gibibytes(tmp_path):
-    done = subprocess.run([sys.executable, str(EXAMPLE)], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    lines = run(sys.executable, EXAMPLE, cwd=tmp_path).splitlines()
     (changed,) = [line for line in lines if line.endswith("adapter weights changed")]
     n_changed, n_all = int(changed.split()[0]), int(changed.split()[2])
     # The matrices that LoRA starts at 0 move in the first step, the others in the second.

@@ -15,18 +15,13 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from seeupo_gym import SeeUPO
 from seeupo_gym.agents import CandidateActorCriticPolicy, CandidatePolicy, MultiInputPolicy
-from seeupo_gym.agents.method.threads import one_torch_thread
 from seeupo_gym.agents.policies.candidates import CandidateScorer, has_candidates
 from seeupo_gym.baselines.critic_free import GRPO
 from seeupo_gym.baselines.registry import policy_for
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 N_WORDS, MAX_TURNS = 6, 3
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with one_torch_thread():
-        yield
 
 
 def make_space(n_candidates=4, n_features=N_WORDS, state=None):

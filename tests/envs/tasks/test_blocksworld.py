@@ -5,6 +5,7 @@ from functools import cache
 import gymnasium as gym
 import numpy as np
 import pytest
+from helpers.tasks import play, with_noise_of_their_own
 
 from seeupo_gym.envs.task import NO_ACTION
 from seeupo_gym.envs.tasks.blocksworld import LEVELS, Blocksworld
@@ -309,20 +310,13 @@ def test_blocks_slip_as_often_as_said(level):
 
 
 def test_slips_follow_the_noise_seeds_and_everything_else_the_task_seeds():
-    n = 1000
-    task = Blocksworld(n, "hard")
-
-    def slips(noise_seeds):
-        task.reset(np.full(n, 3), noise_seeds)
-        assert (task.observe() == task.observe()[0]).all()
+    def slips(task):
         before = task.current.copy()
         task.step(task.expert_actions())
         return task.current == before
 
-    assert len(set(slips(None))) == 1  # a group shares its slips unless it has noise of its own
-    own = slips(np.arange(n))
+    own = with_noise_of_their_own(Blocksworld(1000, "hard"), slips)
     assert own.mean() == pytest.approx(0.1, abs=0.03)
-    np.testing.assert_array_equal(slips(np.arange(n)), own)
 
 
 @pytest.mark.parametrize("spread", [False, True])
@@ -331,13 +325,8 @@ def test_optimal_value_is_what_the_expert_gets(spread):
     n = 10_000
     task = Blocksworld(n, "hard", spread=spread)
     task.reset(np.arange(n))
-    live, total = np.arange(n), 0.0
-    while live.size:
-        rewards, dones, _ = task.step(task.expert_actions(live), live)
-        total += float(rewards.sum())
-        live = live[~dones]
     # The returns have a standard deviation of 0.006.
-    assert total / n == pytest.approx(task.optimal_value(), abs=3e-4)
+    assert play(task)[0].mean() == pytest.approx(task.optimal_value(), abs=3e-4)
 
 
 def test_optimal_value_agrees_with_a_count_of_moves_turn_by_turn():

@@ -5,6 +5,7 @@ from functools import cache
 import gymnasium as gym
 import numpy as np
 import pytest
+from helpers.tasks import play
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,22 +25,12 @@ def make_env(secret, **kwargs):
     return env
 
 
-def play_expert(task):
-    """Returns of the expert, from the start that the task is in; done lanes are left alone."""
-    returns, live = np.zeros(task.n_lanes), np.arange(task.n_lanes)
-    while live.size:
-        result = task.step(task.expert_actions(live), live)
-        returns[live] += result.rewards
-        live = live[~result.dones]
-    return returns
-
-
 def play_every_secret(**kwargs):
     """Returns of the expert, one a secret."""
     task = GuessNumber(GuessNumber(**kwargs).level.range, **kwargs)
     task.reset(np.zeros(task.n_lanes, dtype=np.int64))
     task.secrets[:] = np.arange(task.n_lanes)
-    return play_expert(task)
+    return play(task)[0]
 
 
 # --- Episodes by hand
@@ -263,7 +254,7 @@ def test_the_expert_is_near_the_optimum_with_false_hints(n, turns, noise):
     optimum = best([1 / n] * n, 1)
     task = GuessNumber(40_000, range=n, turns=turns, noise=noise)
     task.reset(np.arange(40_000))
-    assert play_expert(task).mean() == pytest.approx(optimum, rel=0.02)
+    assert play(task)[0].mean() == pytest.approx(optimum, rel=0.02)
     assert task.optimal_value() is None
 
 
@@ -272,7 +263,7 @@ def test_the_expert_gets_harder_levels_less_often_right():
     for level in LEVELS:
         task = GuessNumber(2000, level=level)
         task.reset(np.arange(2000))
-        solved[level] = (play_expert(task) > 0).mean()
+        solved[level] = (play(task)[0] > 0).mean()
     assert solved["easy"] == solved["medium"] == 1.0
     assert 0.75 < solved["hard"] < 0.85
 

@@ -3,6 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from helpers.tasks import play, with_noise_of_their_own
 
 from seeupo_gym.envs.counter_rng import uniform
 from seeupo_gym.envs.messages import MessageError
@@ -52,17 +53,6 @@ def take(task, kind, target=0):
     """One turn of a single lane: the reply, and the step's result."""
     result = task.step(np.array([act(task, kind, target)]))
     return int(task.reply[0]), result
-
-
-def play(task, policy):
-    """Returns and successes of one episode in every lane."""
-    live, returns = np.arange(task.n_lanes), np.zeros(task.n_lanes)
-    successes = np.zeros(task.n_lanes, dtype=bool)
-    while live.size:
-        rewards, dones, successes[live] = task.step(policy(task, live), live)
-        returns[live] += rewards
-        live = live[~dones]
-    return returns, successes
 
 
 # --- Dialogues by hand: Thai food, in the south, for 4 (values 0, 1, 2), and a patience of 4
@@ -551,19 +541,12 @@ def test_slots_not_stated_yet_do_not_change():
 
 
 def test_what_happens_on_the_way_follows_the_noise_seeds():
-    n = 1000
-    task = SlotDialogue(n, "hard")
-
-    def replies(noise_seeds):
-        task.reset(np.full(n, 3), noise_seeds)
-        assert (task.observe() == task.observe()[0]).all()
-        task.step(np.full(n, act(task, REQUEST, 0)))
+    def replies(task):
+        task.step(np.full(task.n_lanes, act(task, REQUEST, 0)))
         return task.observe()
 
-    assert (replies(None) == replies(None)[0]).all()
-    own = replies(np.arange(n))
+    own = with_noise_of_their_own(SlotDialogue(1000, "hard"), replies)
     assert len(np.unique(own, axis=0)) > 5
-    np.testing.assert_array_equal(replies(np.arange(n)), own)
 
 
 # --- The expert
@@ -572,7 +555,7 @@ def test_what_happens_on_the_way_follows_the_noise_seeds():
 @each_level
 def test_the_expert_takes_the_shortest_way_where_nothing_is_noisy(level):
     task = make(200, level, **NO_NOISE)
-    returns, successes = play(task, lambda task, live: task.expert_actions(live))
+    returns, successes = play(task)
     assert successes.all()
     # Requests of all slots but the first, a confirmation of each one of the booking, offer, answers, book.
     rules = LEVELS[level]
@@ -596,7 +579,7 @@ def test_it_pays_to_confirm_and_to_apologise(level, never):
         return actions
 
     n = 2000
-    expert = play(make(n, level, HELD_OUT_SEED), lambda task, live: task.expert_actions(live))[0].mean()
+    expert = play(make(n, level, HELD_OUT_SEED))[0].mean()
     without = play(make(n, level, HELD_OUT_SEED), incomplete)[0].mean()
     margin = {"confirms": {"easy": 0.05, "medium": 0.2, "hard": 0.4}, "apologises": {"easy": 0.0, "medium": 0.02}}
     assert expert > without + margin[never].get(level, 0.1)
@@ -604,7 +587,7 @@ def test_it_pays_to_confirm_and_to_apologise(level, never):
 
 @pytest.mark.parametrize(("level", "least"), [("easy", 0.98), ("medium", 0.94), ("hard", 0.87)])
 def test_the_expert_mostly_succeeds(level, least):
-    _, successes = play(make(3000, level, HELD_OUT_SEED), lambda task, live: task.expert_actions(live))
+    _, successes = play(make(3000, level, HELD_OUT_SEED))
     assert successes.mean() > least
 
 

@@ -3,6 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from helpers.tasks import play, with_noise_of_their_own
 
 from seeupo_gym.envs.messages import MessageError
 from seeupo_gym.envs.task import HELD_OUT_SEED, NO_ACTION
@@ -455,34 +456,21 @@ def test_adding_removing_and_ordering_fail_as_well_but_choices_never_do():
 
 
 def test_failures_follow_the_noise_seeds_and_everything_else_the_task_seeds():
-    n = 1000
-
-    def statuses(noise_seeds):
-        task = make_task(n, "hard", np.full(n, 3), noise_seeds)
-        assert (task.observe() == task.observe()[0]).all()
+    def statuses(task):
         task.step(task.expert_actions())
         return task.status.copy()
 
-    assert len(set(statuses(None))) == 1
-    own = statuses(np.arange(n))
+    own = with_noise_of_their_own(WebNav(1000, "hard"), statuses)
     assert (own == NOT_LOADED).mean() == pytest.approx(0.1, abs=0.03)
-    np.testing.assert_array_equal(own, statuses(np.arange(n)))
 
 
 # --- The expert
 
 
-def play_expert(task):
-    """Rewards and lengths of the expert's episodes."""
-    live = np.arange(task.n_lanes)
-    rewards = np.zeros(task.n_lanes)
-    while live.size:
-        actions = task.expert_actions(live)
-        assert task.action_masks(live)[np.arange(len(live)), actions].all()
-        result = task.step(actions, live)
-        rewards[live] = result.rewards
-        live = live[~result.dones]
-    return rewards, task.turns
+def valid_expert(task, lanes):
+    actions = task.expert_actions(lanes)
+    assert task.action_masks(lanes)[np.arange(len(lanes)), actions].all()
+    return actions
 
 
 def fewest_clicks(seed):
@@ -506,29 +494,29 @@ def fewest_clicks(seed):
 
 
 def test_the_expert_always_succeeds_at_level_easy():
-    rewards, lengths = play_expert(make_task(5000, seeds=HELD_OUT_SEED + np.arange(5000)))
-    assert (rewards == 1).all()
-    assert lengths.max() == 11  # two wrong products opened, and a delivery chosen
+    task = make_task(5000, seeds=HELD_OUT_SEED + np.arange(5000))
+    assert (play(task, valid_expert)[0] == 1).all()
+    assert task.turns.max() == 11  # two wrong products opened, and a delivery chosen
     assert WebNav().optimal_value() == 1.0
     assert WebNav(level="hard").optimal_value() is None
 
 
 @pytest.mark.parametrize("level", ["medium", "hard"])
 def test_the_expert_nearly_always_succeeds_at_the_other_levels(level):
-    rewards, _ = play_expert(make_task(2000, level, HELD_OUT_SEED + np.arange(2000)))
-    assert 0.995 < rewards.mean() <= 1
+    returns, _ = play(make_task(2000, level, HELD_OUT_SEED + np.arange(2000)), valid_expert)
+    assert 0.995 < returns.mean() <= 1
 
 
 def test_the_expert_takes_no_more_clicks_than_it_needs_to_find_out():
     """As many as the shortest way, and two for each product that looked right in the list but was not."""
     seeds = np.arange(25)
     task = make_task(len(seeds), seeds=seeds)
-    _, lengths = play_expert(task)
+    play(task, valid_expert)
     n_wrong = (task.shown[..., task.shop.opened_column] > 0).sum(axis=1) - 1
     assert set(n_wrong) >= {0, 1}
     shortest = np.array([fewest_clicks(seed) for seed in seeds])
     assert set(shortest) == {6, 7}
-    np.testing.assert_array_equal(lengths, shortest + 2 * n_wrong)
+    np.testing.assert_array_equal(task.turns, shortest + 2 * n_wrong)
 
 
 def test_the_expert_finds_back_from_anywhere():

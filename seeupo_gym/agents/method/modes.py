@@ -21,6 +21,7 @@ def layers_with_modes(module: nn.Module) -> list[nn.Module]:
     def has_modes(layer: nn.Module) -> bool:
         if isinstance(layer, _DropoutNd):
             return layer.p > 0.0
-        return isinstance(layer, _BatchNorm) or float(getattr(layer, "dropout", 0.0) or 0.0) > 0.0
+        rate = getattr(layer, "dropout", 0.0)  # torch's recurrent and attention layers; others may hold a layer there
+        return isinstance(layer, _BatchNorm) or (isinstance(rate, (int, float)) and rate > 0.0)
 
     return [layer for layer in module.modules() if has_modes(layer)]

@@ -130,6 +130,8 @@ class SeeUPOPolicy(TurnPolicy):
         make_distribution = make_masked_proba_distribution if use_masking else make_proba_distribution
         self.action_dist: Distribution = make_distribution(action_space)
         self.turns = nn.ModuleList(self._make_network() for _ in range(n_policies))
+        # That of the first turn, under SB3's name, without registering it a second time.
+        object.__setattr__(self, "features_extractor", getattr(self.turns[0], "features_extractor", None))
         groups = [{"params": list(network.parameters())} for network in self.turns]
         self.set_training_mode(False)
         if layers := layers_with_modes(self):

@@ -60,3 +60,9 @@ def test_layers_without_effect_are_left_out():
     lstm = nn.LSTM(2, 2, num_layers=2, dropout=0.1)
     network = nn.ModuleList([nn.Dropout(0.0), nn.LayerNorm(2), lstm, nn.Linear(2, 2), nn.BatchNorm2d(3)])
     assert [type(layer) for layer in layers_with_modes(network)] == [nn.LSTM, nn.BatchNorm2d]
+
+
+def test_a_layer_that_is_called_dropout_is_no_rate():
+    network = nn.Module()
+    network.dropout = nn.Dropout(0.5)
+    assert layers_with_modes(network) == [network.dropout]

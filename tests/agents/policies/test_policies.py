@@ -183,6 +183,15 @@ def test_old_form_of_net_arch_gets_a_warning():
         assert make_policy(net_arch=[dict(pi=[4, 3])]).net_arch == [4, 3]
 
 
+def test_features_extractor_has_sb3_s_name_but_is_saved_once():
+    policy = make_policy(n_policies=2)
+    copied = copy.deepcopy(policy)
+    for each in (policy, copied):
+        assert each.features_extractor is each.turns[0].features_extractor
+    assert copied.features_extractor is not policy.features_extractor
+    assert all(key.startswith("turns.") for key in policy.state_dict())
+
+
 def test_default_extractors():
     image = spaces.Box(0, 255, (3, 36, 36), np.uint8)
     assert isinstance(make_policy(cls=CnnPolicy, observation_space=image).turns[0].features_extractor, NatureCNN)

@@ -96,6 +96,7 @@ def test_scalars_the_best_model_and_other_callbacks(tmp_path):
     model = SeeUPO("MlpPolicy", make_vec(SLOTS, 4), **SMALL)
     model.set_logger(configure(str(tmp_path), ["csv"]))
     model.learn(200, callback=callback)
+    model.logger.close()
     rows = np.genfromtxt(tmp_path / "progress.csv", delimiter=",", names=True)
     scores = rows["evalmean_reward"][~np.isnan(rows["evalmean_reward"])]
     assert 3 <= len(scores) <= 5

@@ -54,7 +54,7 @@ def test_training_from_the_command_line(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.docs
 def test_trust(tmp_path):
-    run([sys.executable, "-c", "\n".join(code_blocks("docs/trust.md", "python"))], tmp_path)
+    run(sys.executable, "-c", "\n".join(code_blocks("docs/trust.md", "python")), cwd=tmp_path)
 
 
 def test_commands_without_make_are_those_of_make():

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from multiprocessing import parent_process
 
 import gymnasium as gym
 import pytest
@@ -19,6 +20,8 @@ SMALL = dict(n_groups=2, group_size=2, n_epochs=1, seed=0)
 def make_env():
     import seeupo_gym  # noqa: F401  (registers the ids in a worker)
 
+    if parent_process() is not None:  # a worker listens to Ctrl-C also where the tests run in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     return SeedQueue(Monitor(gym.make(TRAP)))
 
 
@@ -41,7 +44,8 @@ def end_workers(env):
     for process in env.processes:
         os.kill(process.pid, signal.SIGINT)
     for process in env.processes:
-        process.join()
+        process.join(30)
+        assert process.exitcode is not None, "the worker should end by Ctrl-C"
 
 
 @pytest.mark.parametrize("method", ["step_async", "step_wait", "reset", "env_method"])

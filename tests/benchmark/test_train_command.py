@@ -36,6 +36,14 @@ TRAIN = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def listening():
+    """Listen to Ctrl-C also where the tests run in the background, in which shells have it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def train(out, *more):
     return main([*TRAIN, "--out", str(out), *more])
 

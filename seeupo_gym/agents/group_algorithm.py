@@ -20,21 +20,15 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
-from seeupo_gym.agents.checks import (
-    StartCheck,
-    check_finite,
-    check_spaces,
-    check_turns,
-    check_update_order,
-    warn_of_many_networks,
-)
+from seeupo_gym.agents.checks import check_spaces, check_update_order, warn_of_many_networks
+from seeupo_gym.agents.env_checks import RolloutChecks, check_finite
 from seeupo_gym.agents.method.rules import get_rule
 from seeupo_gym.agents.method.settings import TrainingSettings
 from seeupo_gym.agents.method.threads import SMALL_MATRIX, keep_torch_state, one_torch_thread
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 from seeupo_gym.agents.policies.turns import find_horizon
 from seeupo_gym.agents.progress import ProgressBar
-from seeupo_gym.agents.rollout import GroupRolloutBuffer
+from seeupo_gym.agents.rollout import GroupRolloutBuffer, env_actions, positions, select_lanes
 from seeupo_gym.agents.saving import SavedAlgorithm
 from seeupo_gym.agents.streams import RandomStreams
 from seeupo_gym.agents.turn_logging import record_hparams, record_progress, write_layout
@@ -42,7 +36,6 @@ from seeupo_gym.envs.arguments import check_count
 from seeupo_gym.envs.episodes import EpisodeLanes, drop_late_answers
 from seeupo_gym.envs.info_keys import CRASHED, MALFORMED, episode_statistics, read_flag
 from seeupo_gym.envs.masks import has_masks, read_masks
-from seeupo_gym.envs.task import Lanes
 from seeupo_gym.envs.vector import SeedQueue
 
 SelfGroupAlgorithm = TypeVar("SelfGroupAlgorithm", bound="GroupAlgorithm")
@@ -66,7 +59,9 @@ class GroupAlgorithm(SavedAlgorithm):
     max_turns: int | None
     turn_policies: str
     use_masking: bool
-    starts_checked: bool
+    n_iterations: int
+    # The most turns of an episode, as the training environment says; None: it does not.
+    declared_turns: int | None
 
     def current_settings(self) -> TrainingSettings:
         """
@@ -148,9 +143,8 @@ class GroupAlgorithm(SavedAlgorithm):
         """Learn the number of turns, and whether there are masks, from the environment."""
         if self.env is None:
             raise ValueError("env is None: a new model needs an environment, whose spaces its networks are made for")
-        horizon = find_horizon(self.env)
-        self.horizon_known = horizon is not None
-        self.n_turns = self.max_turns or horizon
+        self.declared_turns = find_horizon(self.env)
+        self.n_turns = self.max_turns or self.declared_turns
         if self.n_turns is None:
             raise ValueError(
                 "the environment does not say how many turns an episode can have, and SeeUPO needs a policy for each: "
@@ -191,29 +185,31 @@ class GroupAlgorithm(SavedAlgorithm):
         :param rollout_buffer: filled with the episodes
         :return: False if the callback stopped training
         """
+        self._begin_iteration()
         self.policy.set_training_mode(False)
         callback.on_rollout_start()
         settings = self.current_settings()
         rollout_buffer.reset(settings.n_groups, settings.group_size)
         n_taken = n_used = 0
         malformed: list[bool] = []
-        start_check = None if self.starts_checked else StartCheck(settings.group_size)
+        own_limit = self.n_turns if self.declared_turns is None else None
+        checks = RolloutChecks(env, settings.group_size, own_limit, self.starts_checked)
         seeds, noise_seeds = self.streams.episode_seeds(
             settings.n_groups, settings.group_size, settings.independent_noise
         )
-        with EpisodeLanes(env, seeds, noise_seeds) as lanes:
+        with EpisodeLanes(env, seeds, noise_seeds, self.declared_turns) as lanes:
             obs = lanes.reset()
             while lanes.running:
                 acting, turns = lanes.acting, lanes.turns.copy()
                 envs = np.arange(env.num_envs)[acting]
-                self._check_observations(obs, envs, turns, lanes, start_check)
+                checks.see_observations(obs, envs, lanes, self.num_timesteps)
                 masks = read_masks(env, self.action_space, envs, turns[acting]) if self.masked else None
-                obs_rows = _rows(obs, acting)
+                obs_rows = select_lanes(obs, acting)
                 with th.no_grad():
                     mask_tensor = None if masks is None else th.as_tensor(masks, device=self.device)
                     obs_tensor = obs_as_tensor(obs_rows, self.device)
                     sampled, log_probs = self._act(obs_tensor, turns[acting], mask_tensor, envs)
-                actions = _env_actions(self.action_space, sampled, acting, env.num_envs)
+                actions = env_actions(self.action_space, sampled, acting, env.num_envs)
                 n_steps = lanes.n_steps
                 new_obs, rewards, dones, infos = env.step(actions)
                 self.num_timesteps += n_steps
@@ -235,11 +231,11 @@ class GroupAlgorithm(SavedAlgorithm):
                 ended = [lane for lane in reporting if dones[lane]]
                 statistics = [episode_statistics(infos[lane], lane, turns[lane]) for lane in ended]
                 self._update_info_buffer(statistics, dones[ended])
-                used_rows = _positions(lanes.active, acting)
+                used_rows = positions(lanes.active, acting)
                 rollout_buffer.add(
                     lanes.episodes[used],
                     turns[used],
-                    _rows(obs_rows, used_rows),
+                    select_lanes(obs_rows, used_rows),
                     sampled[used_rows],
                     log_probs[used_rows],
                     rewards[used],
@@ -257,24 +253,6 @@ class GroupAlgorithm(SavedAlgorithm):
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
-
-    def _check_observations(
-        self,
-        obs: Any,
-        envs: NDArray[np.int64],
-        turns: NDArray[np.int64],
-        lanes: EpisodeLanes,
-        start_check: StartCheck | None,
-    ) -> None:
-        assert self.n_turns is not None
-        check_finite("observation", obs, envs, turns, self.num_timesteps)
-        limit = None if self.horizon_known else self.n_turns
-        check_turns(obs, self.observation_space, turns, lanes.active, limit)
-        if start_check is not None:
-            starting = np.flatnonzero(lanes.active & (turns == 0))
-            vec_normalize = self.get_vec_normalize_env()
-            raw_obs = obs if vec_normalize is None else vec_normalize.get_original_obs()
-            start_check.see(raw_obs, starting, lanes.episodes[starting])
 
     def _act(
         self, obs: Any, turns: NDArray[np.int64], masks: th.Tensor | None, envs: NDArray[np.int64]
@@ -304,13 +282,12 @@ class GroupAlgorithm(SavedAlgorithm):
         :param callback: callback(s) called at every vector step
         :param log_interval: iterations between two outputs of the log; None: none
         :param tb_log_name: name of the run in TensorBoard; None: that of the class
-        :param reset_num_timesteps: whether to start counting from 0, and a staged schedule from the last turn; False
-            goes on in mid-stage
+        :param reset_num_timesteps: whether to start counting steps and iterations from 0, and a staged schedule from
+            the last turn; False goes on in mid-stage
         :param progress_bar: whether to show a progress bar (needs tqdm and rich)
         :return: the trained model
         :raises ValueError: if there is no environment, or it is not like the one the model was made for
         """
-        iteration = 0
         if isinstance(total_timesteps, float) and total_timesteps % 1 == 0:  # 1e5
             total_timesteps = int(total_timesteps)
         total_timesteps = check_count("total_timesteps", total_timesteps, least=0)
@@ -320,6 +297,10 @@ class GroupAlgorithm(SavedAlgorithm):
             raise ValueError("the model has no environment to learn in: call set_env(...), or pass env=... to load")
         drop_late_answers(self.env)
         self.current_settings()
+        self.declared_turns = find_horizon(self.env)
+        self._iteration_start = None
+        if reset_num_timesteps:
+            self.n_iterations = 0
         total_timesteps, callback = self._setup_learn(
             total_timesteps, callback, reset_num_timesteps, tb_log_name or type(self).__name__, progress_bar
         )
@@ -343,13 +324,14 @@ class GroupAlgorithm(SavedAlgorithm):
             while self.num_timesteps < total_timesteps:
                 if not self.collect_rollouts(self.env, callback, self.rollout_buffer):
                     break
-                iteration += 1
+                self._iteration_start = None
+                self.n_iterations += 1
                 self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
                 # The last iteration overshoots: a schedule must end where it ends, not go on below zero.
                 self._current_progress_remaining = max(0.0, self._current_progress_remaining)
                 self.train()
-                if log_interval is not None and iteration % log_interval == 0:
-                    self.dump_logs(iteration)
+                if log_interval is not None and self.n_iterations % log_interval == 0:
+                    self.dump_logs(self.n_iterations)
         callback.on_training_end()
         return self
 
@@ -364,7 +346,7 @@ class GroupAlgorithm(SavedAlgorithm):
         """
         Write the log.
 
-        :param iteration: number of iterations of this call of ``learn``
+        :param iteration: number of iterations since counting began
         """
         record_progress(self.logger, self, iteration)
         self.logger.dump(step=self.num_timesteps)
@@ -400,25 +382,3 @@ class GroupAlgorithm(SavedAlgorithm):
         made = self.policy_class.make_env(env, self.n_groups * self.group_size, self.policy_kwargs)
         super().set_env(made, force_reset)
         self.starts_checked = False
-
-
-def _rows(obs: Any, rows: Lanes) -> Any:
-    return {key: value[rows] for key, value in obs.items()} if isinstance(obs, dict) else obs[rows]
-
-
-def _positions(used: NDArray[np.bool_], acting: Lanes) -> Lanes:
-    """Find the used lanes among the acting ones; a slice, and so no copy, if they are all of them."""
-    among_acting = used[acting]
-    return slice(None) if among_acting.all() else np.flatnonzero(among_acting)
-
-
-def _env_actions(space: spaces.Space[Any], sampled: th.Tensor, acting: Lanes, n_envs: int) -> NDArray[Any]:
-    """Make actions for all environments: the sampled ones clipped to a Box, zeros for parked lanes."""
-    actions: NDArray[Any] = sampled.cpu().numpy()
-    if isinstance(space, spaces.Box):
-        actions = np.clip(actions, space.low, space.high)
-    if isinstance(acting, slice):
-        return actions
-    full = np.zeros((n_envs, *actions.shape[1:]), dtype=actions.dtype)
-    full[acting] = actions
-    return full

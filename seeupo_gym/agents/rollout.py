@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch as th
+from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from seeupo_gym.agents.method.batches import TurnBatch
+from seeupo_gym.envs.task import Lanes
 
 
 class GroupRolloutBuffer:
@@ -154,3 +156,46 @@ class GroupRolloutBuffer:
             None if masks is None else masks[rows],
             None if self._token_mask is None else self._token_mask(columns["actions"][rows]),
         )
+
+
+def select_lanes(obs: Any, lanes: Lanes) -> Any:
+    """
+    Take the observations of some environments.
+
+    :param obs: observations of all environments
+    :param lanes: which ones to take
+    :return: one row for each; a view of ``obs`` where ``lanes`` is a slice
+    """
+    return {key: value[lanes] for key, value in obs.items()} if isinstance(obs, dict) else obs[lanes]
+
+
+def positions(used: NDArray[np.bool_], acting: Lanes) -> Lanes:
+    """
+    Find the used lanes among the acting ones.
+
+    :param used: which lanes are used, shape (n_envs,)
+    :param acting: the lanes that act
+    :return: rows of the acting lanes; a slice, and so no copy, if they are all of them
+    """
+    among_acting = used[acting]
+    return slice(None) if among_acting.all() else np.flatnonzero(among_acting)
+
+
+def env_actions(space: spaces.Space[Any], sampled: th.Tensor, acting: Lanes, n_envs: int) -> NDArray[Any]:
+    """
+    Make actions for all environments: the sampled ones clipped to a Box, zeros for parked lanes.
+
+    :param space: the action space
+    :param sampled: what the policy sampled, a row for each acting lane
+    :param acting: the lanes that act
+    :param n_envs: number of lanes
+    :return: shape (n_envs, *action shape)
+    """
+    actions: NDArray[Any] = sampled.cpu().numpy()
+    if isinstance(space, spaces.Box):
+        actions = np.clip(actions, space.low, space.high)
+    if isinstance(acting, slice):
+        return actions
+    full = np.zeros((n_envs, *actions.shape[1:]), dtype=actions.dtype)
+    full[acting] = actions
+    return full

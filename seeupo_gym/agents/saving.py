@@ -6,7 +6,9 @@ import io
 import pathlib
 import warnings
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from copy import copy, deepcopy
 from typing import Any, TypeVar, cast
 
 import torch as th
@@ -15,8 +17,15 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
+from seeupo_gym.agents.streams import RandomStreams
 from seeupo_gym.agents.unpickling import check_weights, read_entries
-from seeupo_gym.envs.training_wrappers import WrapperRecord, current_record, describe_wrappers
+from seeupo_gym.envs.training_wrappers import (
+    WrapperRecord,
+    current_record,
+    describe_wrappers,
+    frozen_statistics,
+    restore_statistics,
+)
 from seeupo_gym.system.files import open_atomically
 
 SelfSavedAlgorithm = TypeVar("SelfSavedAlgorithm", bound="SavedAlgorithm")
@@ -30,14 +39,41 @@ class SavedAlgorithm(BaseAlgorithm):
     policy_class: Any
     n_groups: int
     group_size: int
+    streams: RandomStreams
+    starts_checked: bool
     # What the model was trained in, for evaluation; None: not trained yet, or by a version that did not note it.
     env_wrappers: WrapperRecord | None = None
+    # What changes while episodes are collected, as it was before; None: no collection is under way.
+    _iteration_start: dict[str, Any] | None = None
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
-        result = super()._setup_learn(*args, **kwargs)
         assert self.env is not None
+        # SB3 resets the environment here, for nothing, as each rollout does: statistics must not count that.
+        with frozen_statistics(self.env):
+            result = super()._setup_learn(*args, **kwargs)
         self.env_wrappers = describe_wrappers(self.env)
         return result
+
+    def _begin_iteration(self) -> None:
+        """
+        Remember where an iteration begins.
+
+        A model that is saved while its episodes are collected goes back to here, as the episodes are not saved: it then
+        collects the same ones again, and ends bit for bit where it would have ended without the interruption.
+        """
+        if self.get_vec_normalize_env() is not None:
+            self.env_wrappers = current_record(self.env, self.env_wrappers)
+        self._iteration_start = {
+            "num_timesteps": self.num_timesteps,
+            "starts_checked": self.starts_checked,
+            "streams": deepcopy(self.streams),
+            "ep_info_buffer": copy(self.ep_info_buffer),
+            "ep_success_buffer": copy(self.ep_success_buffer),
+            "env_wrappers": self.env_wrappers,
+        }
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_iteration_start"]
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """
@@ -57,6 +93,8 @@ class SavedAlgorithm(BaseAlgorithm):
         Save the model; see SB3. A language model's trained weights are in the same archive, as safetensors.
 
         A file with that name is replaced when the new one is whole and on the disk, and stays as it is if that fails.
+        What is saved while episodes are collected, by a callback or after an interrupt, is the model as it was when the
+        iteration began: its ``num_timesteps`` is smaller than that of the running model.
 
         :param path: file to write, or something like a file
         :param exclude: attributes to leave out
@@ -68,10 +106,22 @@ class SavedAlgorithm(BaseAlgorithm):
             with open_atomically(_path_to_write(path)) as file:
                 self.save(cast(io.BufferedIOBase, file), exclude, include)
             return
-        super().save(path, exclude, include)
+        with self._at_iteration_start():
+            super().save(path, exclude, include)
         if self.policy.weights is not None:
             with zipfile.ZipFile(_archive(path), "a") as archive:
                 self.policy.weights.write(archive)
+
+    @contextmanager
+    def _at_iteration_start(self) -> Iterator[None]:
+        """Go back to where the iteration began, for a while, if its episodes are being collected."""
+        start = self._iteration_start or {}
+        now = {name: getattr(self, name) for name in start}
+        vars(self).update(start)
+        try:
+            yield
+        finally:
+            vars(self).update(now)
 
     @classmethod
     def load(
@@ -89,7 +139,8 @@ class SavedAlgorithm(BaseAlgorithm):
         Load a model; see SB3. A file can run any code when it is loaded, unless ``trusted`` is False.
 
         :param path: file to read, or something like a file
-        :param env: the environment to go on in, or what the constructor makes one of; None: none
+        :param env: the environment to go on in, or what the constructor makes one of; None: none. Its ``VecNormalize``
+            gets the statistics that were saved with the model
         :param device: device of the networks
         :param custom_objects: what to take in place of attributes that are saved
         :param print_system_info: whether to print on what systems the model was saved and is loaded
@@ -111,6 +162,8 @@ class SavedAlgorithm(BaseAlgorithm):
             made = model._wrap_env(made, model.verbose)
             model.n_envs = made.num_envs  # which set_env alone would refuse to change
             model.set_env(made, force_reset)
+            if model.env_wrappers is not None:
+                restore_statistics(made, model.env_wrappers)
         if "seed" in kwargs:
             model.set_random_seed(kwargs["seed"])
         return model

@@ -183,8 +183,9 @@ class SeeUPO(GroupAlgorithm):
         )
         # Filled by _setup_model(), which load() calls again on a model that has them already.
         self.n_turns: int | None = None
-        self.horizon_known = True
+        self.declared_turns: int | None = None
         self.starts_checked = False
+        self.n_iterations = 0
         self.masked = False
         self.stages: Stages | None = None
         if _init_setup_model:

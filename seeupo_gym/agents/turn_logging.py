@@ -91,7 +91,7 @@ def record_progress(logger: Logger, model: BaseAlgorithm, iteration: int) -> Non
 
     :param logger: SB3's logger
     :param model: the algorithm
-    :param iteration: number of iterations of this call of ``learn``
+    :param iteration: number of iterations since counting began
     """
     assert model.ep_info_buffer is not None
     assert model.ep_success_buffer is not None

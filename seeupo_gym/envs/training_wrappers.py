@@ -7,6 +7,7 @@ enough for JSON, so that a saved model can carry it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -43,13 +44,11 @@ def describe_wrappers(env: VecEnv) -> WrapperRecord:
     :return: plain data, with the statistics of ``VecNormalize`` as they are now
     """
     vector: list[dict[str, Any]] = []
-    layer = env
-    while isinstance(layer, VecEnvWrapper):
+    for layer in _layers(env):
         if type(layer) not in _NEUTRAL:
             describe, _ = _KNOWN.get(type(layer), (_no_settings, None))
-            vector.insert(0, {"wrapper": _name(type(layer)), **describe(layer)})
-        layer = layer.venv
-    return {"vector": vector, "single": _single_wrappers(layer)}
+            vector.append({"wrapper": _name(type(layer)), **describe(layer)})
+    return {"vector": vector, "single": _single_wrappers(env.unwrapped)}
 
 
 def current_record(env: VecEnv | None, recorded: WrapperRecord | None) -> WrapperRecord | None:
@@ -94,6 +93,27 @@ def wrap_alike(env: VecEnv, record: WrapperRecord) -> VecEnv:
     return env
 
 
+def restore_statistics(env: VecEnv, record: WrapperRecord) -> None:
+    """
+    Give the ``VecNormalize`` wrappers of an environment the statistics of a record.
+
+    :param env: vector environment; without such a wrapper, where the record has one, there is a warning
+    :param record: see :func:`describe_wrappers`
+    """
+    recorded = [described for described in record["vector"] if described["wrapper"] == VecNormalize.__name__]
+    live = [layer for layer in _layers(env) if isinstance(layer, VecNormalize)]
+    if len(live) != len(recorded):
+        warnings.warn(
+            f"the model was trained in an environment wrapped with {_listed(_names(record))} (innermost first), and "
+            f"this one is wrapped with {_listed(_names(describe_wrappers(env)))}: what it learned was for other "
+            "observations",
+            stacklevel=3,
+        )
+        return
+    for layer, described in zip(live, recorded, strict=True):
+        _fill_normalize(layer, described["observations"], described["returns"])
+
+
 @contextmanager
 def frozen_statistics(env: VecEnv) -> Iterator[None]:
     """
@@ -101,16 +121,14 @@ def frozen_statistics(env: VecEnv) -> Iterator[None]:
 
     :param env: vector environment, wrapped or not
     """
-    layers, layer = [], env
-    while isinstance(layer, VecEnvWrapper):
-        if isinstance(layer, VecNormalize):
-            layers.append((layer, layer.training, layer.norm_reward))
-            layer.training = layer.norm_reward = False
-        layer = layer.venv
+    live = [layer for layer in _layers(env) if isinstance(layer, VecNormalize)]
+    before = [(layer.training, layer.norm_reward) for layer in live]
+    for layer in live:
+        layer.training = layer.norm_reward = False
     try:
         yield
     finally:
-        for layer, training, norm_reward in layers:
+        for layer, (training, norm_reward) in zip(live, before, strict=True):
             layer.training, layer.norm_reward = training, norm_reward
 
 
@@ -137,12 +155,18 @@ def _make_normalize(
     env: VecEnv, observations: Mapping[str, Mapping[str, Any]], returns: Mapping[str, Any], **settings: Any
 ) -> VecNormalize:
     made = VecNormalize(env, **settings)
-    if made.norm_obs:
-        several: Any = made.obs_rms if isinstance(made.obs_rms, dict) else {"": made.obs_rms}
+    _fill_normalize(made, observations, returns)
+    return made
+
+
+def _fill_normalize(
+    env: VecNormalize, observations: Mapping[str, Mapping[str, Any]], returns: Mapping[str, Any]
+) -> None:
+    if env.norm_obs:
+        several: Any = env.obs_rms if isinstance(env.obs_rms, dict) else {"": env.obs_rms}
         for key, rms in several.items():
             _fill_rms(rms, observations[key])
-    _fill_rms(made.ret_rms, returns)
-    return made
+    _fill_rms(env.ret_rms, returns)
 
 
 def _describe_rms(rms: RunningMeanStd) -> dict[str, Any]:
@@ -177,6 +201,15 @@ _KNOWN: dict[type[VecEnvWrapper], tuple[Callable[[Any], dict[str, Any]], Callabl
     VecTransposeImage: (lambda env: {"skip": env.skip}, VecTransposeImage),
     VecExtractDictObs: (lambda env: {"key": env.key}, VecExtractDictObs),
 }
+
+
+def _layers(env: VecEnv) -> list[VecEnvWrapper]:
+    """Wrappers of a vector environment, innermost first."""
+    layers: list[VecEnvWrapper] = []
+    while isinstance(env, VecEnvWrapper):
+        layers.insert(0, env)
+        env = env.venv
+    return layers
 
 
 def _names(record: WrapperRecord) -> list[str]:

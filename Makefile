@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SUITES := .venv-suites
 OPENENV := .venv-openenv
+DOCS := .venv-docs
 # Those that need more packages than "make test" has; OpenEnv's have an environment of their own.
 SUITE_TESTS := $(filter-out %_appworld.py %_text_suite.py %_missing.py %_open_env.py, \
   $(wildcard tests/suites/test_*.py tests/agents/language/test_*.py)) tests/baselines/test_real_suite.py \
@@ -15,7 +16,7 @@ DEMO_ARGS ?=
 # Modules are compiled when they are imported; most of torch and transformers never are.
 export PIP_NO_COMPILE := 1
 
-.PHONY: demo test test-fast test-slow programs test-suites test-suites-slow lint format type bench clean
+.PHONY: demo test test-fast test-slow programs test-suites test-suites-slow docs lint format type bench clean
 
 # One stamp for all targets: pinned versions, the package in editable mode, the extras of the tests and the plots.
 $(INSTALLED): setup.cfg pyproject.toml constraints.txt
@@ -84,6 +85,15 @@ test-suites: $(SUITES)/.installed $(OPENENV)/.installed
 test-suites-slow: $(SUITES)/.installed
 	$(SUITES)/bin/python -m pytest -m slow $(SUITE_TESTS)
 
+$(DOCS)/.installed: $(INSTALLED)
+	$(call beside_main,$(DOCS))
+	$(DOCS)/bin/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	touch $@
+
+# The site, in site/. A link that leads nowhere, or a name that is not there, is an error.
+docs: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
+
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -99,4 +109,4 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/throughput.py
 
 clean:
-	rm -rf $(VENV) $(SUITES) $(OPENENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SUITES) $(OPENENV) $(DOCS) site build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -99,7 +99,7 @@ def test_the_map_names_every_module():
 )
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text()):
-        if not target.startswith("http"):
+        if not target.startswith("http") and target != "messages.md":  # which docs/hooks.py makes
             assert ((ROOT / page).parent / target).exists(), target
 
 

@@ -33,12 +33,11 @@ def find_policy_class(policy: Any, aliases: Mapping[str, type[BasePolicy]]) -> t
 
 
 def check_arguments(
-    env: Any, stats_window_size: Any, tensorboard_log: Any, policy_kwargs: Any, verbose: Any, seed: Any, device: Any
+    stats_window_size: Any, tensorboard_log: Any, policy_kwargs: Any, verbose: Any, seed: Any, device: Any
 ) -> None:
     """
     Refuse arguments of wrong types, or out of range, by their names.
 
-    :param env: an environment, a vector environment, or what a policy makes one of (an id, a function); None: none
     :param stats_window_size: a positive integer
     :param tensorboard_log: a path or None
     :param policy_kwargs: a dictionary or None
@@ -47,8 +46,6 @@ def check_arguments(
     :param device: one of torch's that is there, or "auto"
     :raises ValueError: names the argument
     """
-    if not (env is None or isinstance(env, str) or callable(env) or hasattr(env, "observation_space")):
-        raise ValueError(f"env must be an environment, a vector environment or a registered id, got {env!r}")
     check_count("stats_window_size", stats_window_size)
     check_count("verbose", verbose, least=0)
     if seed is not None:

@@ -25,6 +25,7 @@ from seeupo_gym.envs.training_wrappers import (
     describe_wrappers,
     frozen_statistics,
     restore_statistics,
+    warn_of_other_normalisation,
 )
 from seeupo_gym.system.files import open_atomically
 
@@ -48,6 +49,8 @@ class SavedAlgorithm(BaseAlgorithm):
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         assert self.env is not None
+        if self.env_wrappers is not None:
+            warn_of_other_normalisation(self.env, self.env_wrappers)
         # SB3 resets the environment here, for nothing, as each rollout does: statistics must not count that.
         with frozen_statistics(self.env):
             result = super()._setup_learn(*args, **kwargs)

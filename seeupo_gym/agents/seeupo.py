@@ -159,7 +159,7 @@ class SeeUPO(GroupAlgorithm):
     ) -> None:
         arguments = locals()
         policy_class = find_policy_class(policy, self.policy_aliases)
-        check_arguments(env, stats_window_size, tensorboard_log, policy_kwargs, verbose, seed, device)
+        check_arguments(stats_window_size, tensorboard_log, policy_kwargs, verbose, seed, device)
         defaults = policy_class.default_settings
         given = {
             name: defaults.get(name) if arguments[name] is None else arguments[name]

@@ -14,6 +14,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from seeupo_gym.agents.method.staged import Stages
+from seeupo_gym.agents.policies.turns import find_horizon
 from seeupo_gym.benchmark.playing import choose_actions, playing_env, uses_masks
 from seeupo_gym.envs.episodes import EpisodeLanes
 from seeupo_gym.envs.info_keys import CRASHED, SUCCESS, read_flag
@@ -77,7 +78,7 @@ def evaluate(
     :return: the result of every episode
     :raises ValueError: if ``n_episodes`` is less than 1, seeds are outside of [0, 2**63), or the environment is not
         what the model was trained in; says what to pass
-    :raises RuntimeError: if all episodes crashed
+    :raises RuntimeError: if all episodes crashed, or one is longer than the environment declares
     """
     if n_episodes < 1:
         raise ValueError(f"n_episodes must be at least 1, got {n_episodes}")
@@ -120,7 +121,7 @@ def _play(model: BaseAlgorithm, env: VecEnv, seeds: NDArray[np.int64], determini
     successes: dict[int, bool] = {}
     crashed: set[int] = set()
     masked = uses_masks(model, env)
-    with EpisodeLanes(env, seeds) as lanes:
+    with EpisodeLanes(env, seeds, max_turns=find_horizon(env)) as lanes:
         obs, memory, start = lanes.reset(), None, np.ones(env.num_envs, dtype=bool)
         while lanes.running:
             actions, memory, _ = choose_actions(model, env, lanes, obs, memory, start, deterministic, masked)

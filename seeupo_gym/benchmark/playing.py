@@ -16,6 +16,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, unwrap_vec_normalize
 
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
+from seeupo_gym.envs.checked_env import check_is_env
 from seeupo_gym.envs.episodes import EpisodeLanes
 from seeupo_gym.envs.masks import has_masks, read_masks
 from seeupo_gym.envs.task import bare_task_env
@@ -154,8 +155,7 @@ def _vectorize(
         if isinstance(policy, TurnPolicy):
             return policy.make_vec(env, n_lanes, model.policy_kwargs, dict(env_kwargs))
         return make_vec(env, n_lanes, **env_kwargs)
-    if not isinstance(env, gym.Env):
-        raise ValueError(f"env must be a registered id, an environment or a vector environment, got {env!r}")
+    check_is_env(env)
     single: Any = policy.make_env(env, 1, model.policy_kwargs) if isinstance(policy, TurnPolicy) else env
     queued = single if is_wrapped(single, SeedQueue) else SeedQueue(single)
     return DummyVecEnv([lambda: queued])

@@ -14,6 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch.distributions import Bernoulli, Categorical, Normal
 
 from seeupo_gym.agents import SeeUPO
+from seeupo_gym.agents.policies.turns import find_horizon
 from seeupo_gym.benchmark.evaluation import check_seeds
 from seeupo_gym.benchmark.playing import choose_actions, playing_env, uses_masks
 from seeupo_gym.envs.episodes import EpisodeLanes
@@ -55,7 +56,7 @@ def _turns(
 ) -> Iterator[str]:
     shown, total, turn, info = "", 0.0, 0, dict[str, Any]()
     playing = playing_env(model, env, 1, env_kwargs, transcript=True)
-    with playing as vec_env, EpisodeLanes(vec_env, np.array([seed])) as lanes:
+    with playing as vec_env, EpisodeLanes(vec_env, np.array([seed]), max_turns=find_horizon(vec_env)) as lanes:
         masked = uses_masks(model, vec_env)
         obs, memory, start = lanes.reset(), None, np.ones(vec_env.num_envs, dtype=bool)
         while lanes.running:

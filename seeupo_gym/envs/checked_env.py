@@ -173,6 +173,23 @@ def _check_answer(check: Callable[[Any], Any], method: Callable[..., Any], *args
     return check(method(*args, **kwargs))
 
 
+def check_is_env(env: Any) -> None:
+    """
+    Refuse what is neither an environment nor one of SB3's vector environments.
+
+    :param env: what was given as an environment
+    :raises ValueError: says what it is, and what to pass
+    """
+    if isinstance(env, (gym.Env, VecEnv)):
+        return
+    if isinstance(env, gym.vector.VectorEnv):
+        raise ValueError(
+            f"{env} is a vector environment of Gymnasium, and SB3 has vector environments of its own: make one with "
+            "seeupo_gym.make_vec(id, n_envs)"
+        )
+    raise ValueError(f"env must be an environment, a vector environment of SB3 or a registered id, got {env!r}")
+
+
 def check_takes_seeds(env: gym.Env[Any, Any]) -> None:
     """
     Refuse an environment that cannot be reset with a seed.

@@ -95,23 +95,31 @@ def wrap_alike(env: VecEnv, record: WrapperRecord) -> VecEnv:
 
 def restore_statistics(env: VecEnv, record: WrapperRecord) -> None:
     """
-    Give the ``VecNormalize`` wrappers of an environment the statistics of a record.
+    Give the ``VecNormalize`` wrappers of an environment the statistics of a record, if it has as many.
 
-    :param env: vector environment; without such a wrapper, where the record has one, there is a warning
+    :param env: vector environment
     :param record: see :func:`describe_wrappers`
     """
-    recorded = [described for described in record["vector"] if described["wrapper"] == VecNormalize.__name__]
-    live = [layer for layer in _layers(env) if isinstance(layer, VecNormalize)]
-    if len(live) != len(recorded):
+    live, recorded = _normalizers(env), _recorded_normalizers(record)
+    if len(live) == len(recorded):
+        for layer, described in zip(live, recorded, strict=True):
+            _fill_normalize(layer, described["observations"], described["returns"])
+
+
+def warn_of_other_normalisation(env: VecEnv, record: WrapperRecord) -> None:
+    """
+    Warn of an environment that normalises what the one of a record did not, or the other way round.
+
+    :param env: vector environment, in which a model is to go on learning
+    :param record: of what it has learned in so far
+    """
+    if len(_normalizers(env)) != len(_recorded_normalizers(record)):
         warnings.warn(
             f"the model was trained in an environment wrapped with {_listed(_names(record))} (innermost first), and "
             f"this one is wrapped with {_listed(_names(describe_wrappers(env)))}: what it learned was for other "
             "observations",
-            stacklevel=3,
+            stacklevel=4,
         )
-        return
-    for layer, described in zip(live, recorded, strict=True):
-        _fill_normalize(layer, described["observations"], described["returns"])
 
 
 @contextmanager
@@ -121,7 +129,7 @@ def frozen_statistics(env: VecEnv) -> Iterator[None]:
 
     :param env: vector environment, wrapped or not
     """
-    live = [layer for layer in _layers(env) if isinstance(layer, VecNormalize)]
+    live = _normalizers(env)
     before = [(layer.training, layer.norm_reward) for layer in live]
     for layer in live:
         layer.training = layer.norm_reward = False
@@ -210,6 +218,14 @@ def _layers(env: VecEnv) -> list[VecEnvWrapper]:
         layers.insert(0, env)
         env = env.venv
     return layers
+
+
+def _normalizers(env: VecEnv) -> list[VecNormalize]:
+    return [layer for layer in _layers(env) if isinstance(layer, VecNormalize)]
+
+
+def _recorded_normalizers(record: WrapperRecord) -> list[dict[str, Any]]:
+    return [described for described in record["vector"] if described["wrapper"] == VecNormalize.__name__]
 
 
 def _names(record: WrapperRecord) -> list[str]:

@@ -207,5 +207,6 @@ def test_a_loaded_model_gives_its_statistics_to_its_environment(tmp_path):
     assert fresh.obs_rms.count == env.obs_rms.count
     assert fresh.ret_rms.count == env.ret_rms.count
     assert fresh.training
+    other = SeeUPO.load(tmp_path / "model", env=walks())
     with pytest.warns(UserWarning, match="trained in an environment wrapped with VecNormalize .*wrapped with nothing"):
-        SeeUPO.load(tmp_path / "model", env=walks())
+        other.learn(1)

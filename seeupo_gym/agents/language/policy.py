@@ -41,6 +41,7 @@ from seeupo_gym.agents.language.weights import TrainedWeights
 from seeupo_gym.agents.method.batches import select_rows
 from seeupo_gym.agents.method.errors import NonFiniteError
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
+from seeupo_gym.envs.checked_env import check_is_env
 from seeupo_gym.system.files import replace_files
 
 _SAVED = (
@@ -205,7 +206,10 @@ class CausalLMPolicy(TurnPolicy):
         :param n_episodes: number of episodes of an iteration
         :param policy_kwargs: the policy's arguments
         :return: the environment
+        :raises ValueError: for what is no environment
         """
+        if not (isinstance(env, str) or callable(env)):
+            check_is_env(env)
         if isinstance(env, VecEnv):
             return env
         if not isinstance(env, gym.Env):

@@ -21,6 +21,7 @@ from seeupo_gym.agents.method.batches import select_rows
 from seeupo_gym.agents.method.policy import TrainablePolicies
 from seeupo_gym.agents.policies.turns import observed_turns
 from seeupo_gym.envs.arguments import check_count
+from seeupo_gym.envs.checked_env import check_is_env
 from seeupo_gym.envs.masks import check_masks
 from seeupo_gym.envs.task import bare_task_env
 from seeupo_gym.envs.vector import make_vec
@@ -106,8 +107,10 @@ class TurnPolicy(BasePolicy, TrainablePolicies):
         :param n_episodes: how many episodes an iteration has
         :param policy_kwargs: the policy's arguments
         :return: the environment; for an id of this package's tasks a native one with a lane for each episode
+        :raises ValueError: for what is no environment
         """
         if not isinstance(env, str):
+            check_is_env(env)
             return cast(GymEnv, env)
         made: gym.Env[Any, Any] = gym.make(env)
         return made if bare_task_env(made) is None else cls.make_vec(env, n_episodes, policy_kwargs)

@@ -34,6 +34,7 @@ from seeupo_gym.agents.streams import RandomStreams
 from seeupo_gym.agents.turn_logging import record_hparams, record_progress, write_layout
 from seeupo_gym.envs.arguments import check_count
 from seeupo_gym.envs.episodes import EpisodeLanes, drop_late_answers
+from seeupo_gym.envs.hidden_state import warn_of_hidden_state
 from seeupo_gym.envs.info_keys import CRASHED, MALFORMED, episode_statistics, read_flag
 from seeupo_gym.envs.masks import has_masks, read_masks
 from seeupo_gym.envs.vector import SeedQueue
@@ -166,6 +167,7 @@ class GroupAlgorithm(SavedAlgorithm):
         :param seed: seed; None: fresh entropy
         """
         self.streams = RandomStreams(seed, self.device)
+        self._iteration_start = None
         if "policy" in self.__dict__:
             self.policy.generator = self.streams.predictions
         if seed is not None:
@@ -197,6 +199,8 @@ class GroupAlgorithm(SavedAlgorithm):
         seeds, noise_seeds = self.streams.episode_seeds(
             settings.n_groups, settings.group_size, settings.independent_noise
         )
+        if not self.starts_checked:
+            warn_of_hidden_state(env, int(seeds[0]))
         with EpisodeLanes(env, seeds, noise_seeds, self.declared_turns) as lanes:
             obs = lanes.reset()
             while lanes.running:
@@ -283,7 +287,7 @@ class GroupAlgorithm(SavedAlgorithm):
         :param log_interval: iterations between two outputs of the log; None: none
         :param tb_log_name: name of the run in TensorBoard; None: that of the class
         :param reset_num_timesteps: whether to start counting steps and iterations from 0, and a staged schedule from
-            the last turn; False goes on in mid-stage
+            the last turn; False goes on in mid-stage, from the beginning of an iteration that was broken off
         :param progress_bar: whether to show a progress bar (needs tqdm and rich)
         :return: the trained model
         :raises ValueError: if there is no environment, or it is not like the one the model was made for
@@ -298,9 +302,11 @@ class GroupAlgorithm(SavedAlgorithm):
         drop_late_answers(self.env)
         self.current_settings()
         self.declared_turns = find_horizon(self.env)
-        self._iteration_start = None
         if reset_num_timesteps:
             self.n_iterations = 0
+        else:
+            self._return_to_iteration_start()
+        self._iteration_start = None
         total_timesteps, callback = self._setup_learn(
             total_timesteps, callback, reset_num_timesteps, tb_log_name or type(self).__name__, progress_bar
         )

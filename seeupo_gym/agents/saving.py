@@ -75,6 +75,13 @@ class SavedAlgorithm(BaseAlgorithm):
             "env_wrappers": self.env_wrappers,
         }
 
+    def _return_to_iteration_start(self) -> None:
+        """Go back to where an iteration began whose collection was broken off, as a model that was saved then does."""
+        if self._iteration_start is not None:
+            vars(self).update(self._iteration_start)
+            if self.env is not None and self.env_wrappers is not None:
+                restore_statistics(self.env, self.env_wrappers)
+
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_iteration_start"]
 

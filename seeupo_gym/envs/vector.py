@@ -23,6 +23,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvS
 from seeupo_gym.envs.arguments import check_count
 from seeupo_gym.envs.checked_env import CheckedEnv
 from seeupo_gym.envs.counter_rng import hash_bits
+from seeupo_gym.envs.hidden_state import find_hidden_state
 from seeupo_gym.envs.task import ALL_LANES, HELD_OUT_SEED, MAX_SEED, Lanes, Task, bare_task_env
 
 # More environments than this are a slip of the keyboard: their observations, or their processes, fill the memory.
@@ -87,6 +88,15 @@ class SeedQueue(gym.Wrapper[Any, Any, Any, Any]):
         if noise_seed >= 0:
             reseed_noise(self.env, noise_seed)
         return self._last_obs, info
+
+    def find_hidden_state(self, seed: int) -> str | None:
+        """
+        Look for state that the seed of a reset does not fix; see :mod:`seeupo_gym.envs.hidden_state`.
+
+        :param seed: seed of the episodes that a copy of the environment plays
+        :return: what differs between them, or None
+        """
+        return find_hidden_state(self.env, seed)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment, or do nothing in a parked one."""

@@ -259,6 +259,7 @@ def test_masks_of_another_environment_must_be_there_as_in_the_first(first, then,
 def test_a_parked_lane_is_not_asked_for_masks():
     class Env(MaskedEnv):
         n_asked = 0
+        starts_programs = True  # a copy would count too
 
         def action_masks(self):
             assert self.turn < 3, "the episode is over"

@@ -15,6 +15,7 @@ class FragileEnv(gym.Env):
     """Two turns, the reward is the action at the first; crashes at the turn ``crash_turn`` of the listed episodes."""
 
     max_turns = 2
+    starts_programs = True  # it crashes by the number of its episodes, whatever their seeds are
 
     def __init__(self, crashing=(), crash_turn=0):
         self.observation_space = spaces.Box(-1, 1, (1,), np.float32)

@@ -150,22 +150,24 @@ def test_a_checkpoint_of_sb3_holds_the_start_of_its_iteration(tmp_path):
         assert_same(saved, model)
 
 
-def test_after_an_interrupted_collection_the_start_of_the_iteration_is_saved(tmp_path):
+@pytest.mark.parametrize("make", [lambda: make_vec(CHAIN, 4), normalised(lambda: make_vec(CHAIN, 4))])
+def test_an_interrupted_collection_is_begun_again(make, tmp_path):
     class Interrupt(BaseCallback):
         def _on_step(self):
             if self.num_timesteps >= 60:
                 raise KeyboardInterrupt
             return True
 
-    model = SeeUPO("MlpPolicy", make_vec(CHAIN, 4), n_groups=4, group_size=4, seed=0)
+    model = SeeUPO("MlpPolicy", make(), n_groups=4, group_size=4, seed=0)
     with pytest.raises(KeyboardInterrupt):
         model.learn(100, callback=Interrupt())
     model.save(tmp_path / "model")
-    resumed = SeeUPO.load(tmp_path / "model", env=make_vec(CHAIN, 4))
+    resumed = SeeUPO.load(tmp_path / "model", env=make())
     assert resumed.num_timesteps < model.num_timesteps == 60
-    plain = SeeUPO("MlpPolicy", make_vec(CHAIN, 4), n_groups=4, group_size=4, seed=0).learn(100)
-    resumed.learn(100 - resumed.num_timesteps, reset_num_timesteps=False)
-    assert_same(resumed, plain)
+    plain = SeeUPO("MlpPolicy", make(), n_groups=4, group_size=4, seed=0).learn(100)
+    left = 100 - resumed.num_timesteps
+    for one in (resumed, model):
+        assert_same(one.learn(left, reset_num_timesteps=False), plain)
 
 
 def test_the_log_of_a_resumed_training_goes_on_with_the_same_iterations(tmp_path):

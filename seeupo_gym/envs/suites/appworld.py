@@ -204,6 +204,8 @@ class AppWorldEnv(TextSuiteEnv):
     * v0: initial version, appworld 0.1.3.post1
     """
 
+    starts_programs = True
+
     charset = WIDE_CHARSET
     max_observation = 100_000
 

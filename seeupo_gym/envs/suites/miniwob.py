@@ -92,6 +92,8 @@ class MiniWoBEnv(TextSuiteEnv):
     * v0: initial version, miniwob 1.1.0
     """
 
+    starts_programs = True
+
     def __init__(
         self,
         task: str = "click-test",

@@ -143,6 +143,8 @@ class OpenEnvEnv(TextSuiteEnv):
     * v0: initial version, openenv-core 0.3.0
     """
 
+    starts_programs = True
+
     charset = WIDE_CHARSET
     max_observation = 100_000
 

@@ -44,6 +44,9 @@ class TextSuiteEnv(gym.Env[str, str]):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it mutable)
 
+    starts_programs: ClassVar[bool] = False
+    """True where a copy would start or share a program; see :mod:`seeupo_gym.envs.hidden_state`."""
+
     max_observation: ClassVar[int] = 20_000
     max_message: ClassVar[int] = 20_000
     charset: ClassVar[str] = string.printable

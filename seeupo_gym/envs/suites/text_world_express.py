@@ -191,6 +191,8 @@ class TextWorldExpressEnv(TextSuiteEnv):
     * v0: initial version, textworld-express 1.1.0
     """
 
+    starts_programs = True
+
     def __init__(
         self,
         game: str = "coin",

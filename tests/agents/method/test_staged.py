@@ -226,8 +226,8 @@ def test_stages_survive_a_stop_and_a_load(tmp_path):
     stopped = trap_model().learn(48 * 9, callback=Recorder(stop_at=48 * 4 + 5))
     stopped.save(tmp_path / "model")
     assert stopped.stages.turn == 1
-    left = 48 * 9 - stopped.num_timesteps
     loaded = SeeUPO.load(tmp_path / "model", env=make_vec(TRAP, 16, turns=3))
+    left = 48 * 9 - loaded.num_timesteps
     assert loaded.stages == stopped.stages
     recorders = [Recorder(), Recorder()]
     finished_turn = snapshot(loaded)[2]

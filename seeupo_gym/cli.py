@@ -6,6 +6,7 @@ import argparse
 import ast
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from seeupo_gym.baselines.presets import PRESETS
 from seeupo_gym.benchmark.tables import final_table, format_table
+from seeupo_gym.system.errors import is_about_input
 from seeupo_gym.system.interrupts import exit_code, signals_interrupt
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     :param argv: arguments; None: those of the process
     :return: exit code: 0, 1 if a job of a benchmark or a claim of the theory failed, 2 for a user's error, 130
         after Ctrl-C, 143 after SIGTERM, 129 when the terminal is gone
+    :raises Exception: for a fault of an environment or of a program, which is none of the user's arguments and files
     """
     try:
         arguments = _make_parser().parse_args(argv)
@@ -80,7 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the output goes nowhere
         return 0
-    except (ValueError, ImportError, OSError) as error:
+    except Exception as error:
+        if not is_about_input(error):
+            raise
+        if arguments.debug:
+            traceback.print_exc()
         print(f"seeupo-gym: error: {' '.join(str(error).split())}", file=sys.stderr)
         return _ERROR
 
@@ -142,6 +149,8 @@ def _make_parser() -> argparse.ArgumentParser:
     theory.add_argument("--out", type=Path, default=Path("runs/theory"), help="folder (default %(default)s)")
     theory.add_argument("--no-plots", action="store_true", help="draw no plots")
     theory.set_defaults(run=_theory)
+    for command in commands.choices.values():
+        command.add_argument("--debug", action="store_true", help="show the traceback of every error")
     return parser
 
 

@@ -226,7 +226,7 @@ def test_models_that_cannot_be_used_here(capsys, trained, tmp_path):
     assert "model.json" in error_line(capsys, "evaluate", model)
     with zipfile.ZipFile(model, "a") as archive:
         archive.writestr(INFO_MEMBER, json.dumps(info))
-    assert "is no model of seeupo" in error_line(capsys, "evaluate", model)
+    assert "is no model of SeeUPO" in error_line(capsys, "evaluate", model)
 
 
 def test_models_whose_description_is_beside_them_are_read(capsys, trained, tmp_path):

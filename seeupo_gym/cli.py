@@ -256,6 +256,14 @@ def _print_scores(score: float, normalized: float | None, success_rate: float | 
     print(", ".join([*parts, f"{length:.1f} turns"]))
 
 
+def _print_written(paths: Sequence[Path]) -> None:
+    """Name files that are there, and can be read."""
+    for path in paths:
+        if not path.read_bytes():
+            raise OSError(f"{path} is empty: the disk has not kept it; run the same command once more")
+    print("written:", *paths, sep="\n  ")
+
+
 def _print_stage_note(model: BaseAlgorithm) -> None:
     from seeupo_gym.benchmark.evaluation import stage_note
 
@@ -360,7 +368,7 @@ def _benchmark(arguments: argparse.Namespace) -> int:
         paths = [out / CSV_FILE, out / JSON_FILE]
         if not arguments.no_plots:
             paths += plot_learning_curves(out / CSV_FILE, out)
-        print("written:", *paths, sep="\n  ")
+        _print_written(paths)
         print(f"  {out}/<environment>/<algorithm>/seed_<k>/  (model.zip, result.json, TensorBoard events)")
         print(f"\n  tensorboard --logdir {out}")
     for name, text in run.failures.items():
@@ -387,7 +395,7 @@ def _theory(arguments: argparse.Namespace) -> int:
         check_matplotlib()
     run = run_theory(arguments.mdps, arguments.seed, arguments.out, not arguments.no_plots, _report)
     print(f"{format_table(HEADER, run.table())}\n{NOTE}\n")
-    print("written:", *run.paths, sep="\n  ")
+    _print_written(run.paths)
     return _JOB_FAILED if run.failed else 0
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import pytest
@@ -247,6 +248,16 @@ def test_damaged_models_are_one_line(capsys, trained, tmp_path, n_bytes, damage)
     end = b"" if damage == "cut" else bytes(3_000) + content[n_bytes + 3_000 :]
     model.write_bytes(content[:n_bytes] + end)
     assert "damaged" in error_line(capsys, "evaluate", model)
+
+
+def test_files_are_named_when_they_can_be_read(capsys, tmp_path, monkeypatch):
+    empty = tmp_path / "theory.csv"
+    empty.touch()
+    run = SimpleNamespace(paths=[empty], table=list, failed=[])
+    monkeypatch.setattr("seeupo_gym.theory.report.run_theory", lambda *arguments: run)
+    assert f"{empty} is empty" in error_line(capsys, "theory", "--no-plots")
+    empty.write_text("content")
+    assert str(empty) in call(capsys, "theory", "--no-plots")[1]
 
 
 @pytest.mark.process

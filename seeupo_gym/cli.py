@@ -6,6 +6,7 @@ import argparse
 import ast
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from seeupo_gym.baselines.presets import PRESETS
 from seeupo_gym.benchmark.tables import final_table, format_table
+from seeupo_gym.system.errors import is_about_input
 from seeupo_gym.system.interrupts import exit_code, signals_interrupt
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     :param argv: arguments; None: those of the process
     :return: exit code: 0, 1 if a job of a benchmark or a claim of the theory failed, 2 for a user's error, 130
         after Ctrl-C, 143 after SIGTERM, 129 when the terminal is gone
+    :raises Exception: for a fault of an environment or of a program, which is none of the user's arguments and files
     """
     try:
         arguments = _make_parser().parse_args(argv)
@@ -80,7 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the output goes nowhere
         return 0
-    except (ValueError, ImportError, OSError) as error:
+    except Exception as error:
+        if not is_about_input(error):
+            raise
+        if arguments.debug:
+            traceback.print_exc()
         print(f"seeupo-gym: error: {' '.join(str(error).split())}", file=sys.stderr)
         return _ERROR
 
@@ -142,6 +149,8 @@ def _make_parser() -> argparse.ArgumentParser:
     theory.add_argument("--out", type=Path, default=Path("runs/theory"), help="folder (default %(default)s)")
     theory.add_argument("--no-plots", action="store_true", help="draw no plots")
     theory.set_defaults(run=_theory)
+    for command in commands.choices.values():
+        command.add_argument("--debug", action="store_true", help="show the traceback of every error")
     return parser
 
 
@@ -245,6 +254,14 @@ def _print_scores(score: float, normalized: float | None, success_rate: float | 
     if success_rate is not None:
         parts.append(f"success {success_rate:.0%}")
     print(", ".join([*parts, f"{length:.1f} turns"]))
+
+
+def _print_written(paths: Sequence[Path]) -> None:
+    """Name files that are there, and can be read."""
+    for path in paths:
+        if not path.read_bytes():
+            raise OSError(f"{path} is empty: the disk has not kept it; run the same command once more")
+    print("written:", *paths, sep="\n  ")
 
 
 def _print_stage_note(model: BaseAlgorithm) -> None:
@@ -351,7 +368,7 @@ def _benchmark(arguments: argparse.Namespace) -> int:
         paths = [out / CSV_FILE, out / JSON_FILE]
         if not arguments.no_plots:
             paths += plot_learning_curves(out / CSV_FILE, out)
-        print("written:", *paths, sep="\n  ")
+        _print_written(paths)
         print(f"  {out}/<environment>/<algorithm>/seed_<k>/  (model.zip, result.json, TensorBoard events)")
         print(f"\n  tensorboard --logdir {out}")
     for name, text in run.failures.items():
@@ -378,7 +395,7 @@ def _theory(arguments: argparse.Namespace) -> int:
         check_matplotlib()
     run = run_theory(arguments.mdps, arguments.seed, arguments.out, not arguments.no_plots, _report)
     print(f"{format_table(HEADER, run.table())}\n{NOTE}\n")
-    print("written:", *run.paths, sep="\n  ")
+    _print_written(run.paths)
     return _JOB_FAILED if run.failed else 0
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import pytest
@@ -226,7 +227,7 @@ def test_models_that_cannot_be_used_here(capsys, trained, tmp_path):
     assert "model.json" in error_line(capsys, "evaluate", model)
     with zipfile.ZipFile(model, "a") as archive:
         archive.writestr(INFO_MEMBER, json.dumps(info))
-    assert "is no model of seeupo" in error_line(capsys, "evaluate", model)
+    assert "is no model of SeeUPO" in error_line(capsys, "evaluate", model)
 
 
 def test_models_whose_description_is_beside_them_are_read(capsys, trained, tmp_path):
@@ -247,6 +248,18 @@ def test_damaged_models_are_one_line(capsys, trained, tmp_path, n_bytes, damage)
     end = b"" if damage == "cut" else bytes(3_000) + content[n_bytes + 3_000 :]
     model.write_bytes(content[:n_bytes] + end)
     assert "damaged" in error_line(capsys, "evaluate", model)
+
+
+def test_files_are_named_when_they_can_be_read(capsys, tmp_path, monkeypatch):
+    empty = tmp_path / "theory.csv"
+    empty.touch()
+    run = SimpleNamespace(paths=[empty], table=list, failed=[])
+    monkeypatch.setattr("seeupo_gym.theory.report.run_theory", lambda *arguments: run)
+    code, _, err = call(capsys, "theory", "--no-plots")
+    assert code == 2
+    assert f"{empty} is empty" in err
+    empty.write_text("content")
+    assert str(empty) in call(capsys, "theory", "--no-plots")[1]
 
 
 @pytest.mark.process

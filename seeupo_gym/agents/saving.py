@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy, deepcopy
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -17,8 +17,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
+from seeupo_gym.agents.saved_state import check_state, check_weights
 from seeupo_gym.agents.streams import RandomStreams
-from seeupo_gym.agents.unpickling import check_weights, read_entries
+from seeupo_gym.agents.unpickling import read_entries
 from seeupo_gym.envs.training_wrappers import (
     WrapperRecord,
     current_record,
@@ -27,6 +28,7 @@ from seeupo_gym.envs.training_wrappers import (
     restore_statistics,
     warn_of_other_normalisation,
 )
+from seeupo_gym.system.errors import damage_is_told
 from seeupo_gym.system.files import open_atomically
 
 SelfSavedAlgorithm = TypeVar("SelfSavedAlgorithm", bound="SavedAlgorithm")
@@ -42,6 +44,7 @@ class SavedAlgorithm(BaseAlgorithm):
     group_size: int
     streams: RandomStreams
     starts_checked: bool
+    needed_entries: ClassVar = ("n_turns", "num_timesteps", "stages", "streams")
     # What the model was trained in, for evaluation; None: not trained yet, or by a version that did not note it.
     env_wrappers: WrapperRecord | None = None
     # What changes while episodes are collected, as it was before; None: no collection is under way.
@@ -158,14 +161,15 @@ class SavedAlgorithm(BaseAlgorithm):
         :param trusted: False: take only data from the file, and execute nothing in it; see docs/trust.md
         :param kwargs: attributes to change
         :return: the model, which goes on as the one that was saved; with ``seed=...`` its random streams begin anew
-        :raises ValueError: if settings in the file are out of range, or weights not finite
+        :raises ValueError: if the file is damaged, settings in it are out of range, or weights not finite
         :raises UntrustedError: if the file is not trusted and holds more than data
         """
-        if not isinstance(path, (str, pathlib.Path)):
-            model = cls._load_file(path, device, custom_objects or {}, print_system_info, trusted, kwargs)
-        else:
-            with pathlib.Path(_archive(path)).open("rb") as file:
-                model = cls._load_file(file, device, custom_objects or {}, print_system_info, trusted, kwargs)
+        with damage_is_told(path, f"model of {cls.__name__}", given=bool(kwargs or custom_objects)):
+            if not isinstance(path, (str, pathlib.Path)):
+                model = cls._load_file(path, device, custom_objects or {}, print_system_info, trusted, kwargs)
+            else:
+                with pathlib.Path(_archive(path)).open("rb") as file:
+                    model = cls._load_file(file, device, custom_objects or {}, print_system_info, trusted, kwargs)
         if env is not None:
             n_episodes = model.n_groups * model.group_size
             made: GymEnv = model.policy_class.make_env(env, n_episodes, model.policy_kwargs)
@@ -198,6 +202,7 @@ class SavedAlgorithm(BaseAlgorithm):
         model = super().load(file, None, device, {**entries, **given}, print_system_info, **changes)
         model._read_weights(file)
         check_weights(model)
+        check_state(model)
         return model
 
     def set_parameters(

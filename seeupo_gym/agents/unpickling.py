@@ -17,7 +17,8 @@ from typing import IO, Any, cast
 
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.save_util import recursive_getattr
+
+from seeupo_gym.system.errors import UntrustedError, in_one_line
 
 _AGENTS = "seeupo_gym.agents"
 # Modules of older versions, also of NumPy -> where their classes are now.
@@ -79,12 +80,10 @@ _ALLOWED: dict[str, set[str]] = {
     f"{_AGENTS}.policies.network_policies": {"CnnPolicy", "MultiInputPolicy", "SeeUPOPolicy"},
     f"{_AGENTS}.streams": {"RandomStreams"},
 }
+# Without them a model is another one, or none.
+_NEEDED = ("action_space", "env_wrappers", "observation_space", "policy_class", "policy_kwargs", "stages", "streams")
 # Set by load itself, or harmful: the folder that a model logs to.
 _IGNORED = {"tensorboard_log": None}
-
-
-class UntrustedError(ValueError):
-    """A file that is not trusted holds what is not data."""
 
 
 class _Unpickler(pickle.Unpickler):
@@ -129,6 +128,11 @@ def read_entries(
             data: dict[str, Any] = json.loads(archive.read("data"))
     except (zipfile.BadZipFile, KeyError):  # no model; SB3 says so
         return {}
+    if not isinstance(data, dict):
+        raise ValueError('"data" in the file is no JSON object')
+    lacking = [name for name in getattr(algorithm_class, "needed_entries", ()) if name not in {*data, *given}]
+    if lacking:
+        raise ValueError(f"the file lacks the entry {lacking[0]!r}, without which training would go on otherwise")
     entries: dict[str, Any] = {}
     if not trusted:
         _check_names(data, algorithm_class)
@@ -149,9 +153,9 @@ def read_entries(
                 f"the entry {name!r} of the file needs the module {error.name}, which is not installed, or has another "
                 f"name by now: install it, or give a value of your own, custom_objects={{{name!r}: ...}}"
             ) from error
-        except (RuntimeError, TypeError, AttributeError):
-            if not trusted:
-                raise
+        except (RuntimeError, TypeError, AttributeError) as error:
+            if not trusted or name in _NEEDED:
+                raise ValueError(f"the entry {name!r} of the file cannot be read: {in_one_line(error)}") from error
             # SB3, which meets it too, warns and leaves the entry out.
     return entries
 
@@ -162,31 +166,3 @@ def _check_names(data: dict[str, Any], algorithm_class: type[BaseAlgorithm]) -> 
         taken = getattr(algorithm_class, name, None) is not None
         if taken or name in ("device", "env", "policy", "_logger", "_vec_normalize_env"):
             raise UntrustedError(f"the file has an entry {name!r}, which no {algorithm_class.__name__} saves")
-
-
-def check_weights(model: BaseAlgorithm) -> None:
-    """
-    Refuse weights, also those of the optimizer, that are not finite.
-
-    :param model: a model that was loaded
-    :raises ValueError: names the weights
-    """
-    for name in model._get_torch_save_params()[0]:
-        _check_finite(name, recursive_getattr(model, name).state_dict())
-    trained = {name: param for name, param in model.policy.named_parameters() if param.requires_grad}
-    _check_finite("policy", trained)
-
-
-def _check_finite(name: str, content: Any) -> None:
-    if isinstance(content, th.Tensor):
-        if content.is_floating_point() and not bool(th.isfinite(content).all()):
-            raise ValueError(
-                f"the saved weights {name} are not finite (NaN or infinity): the training had diverged, or the file is "
-                "damaged; load an earlier checkpoint"
-            )
-    elif isinstance(content, dict):
-        for key, value in content.items():
-            _check_finite(f"{name}.{key}", value)
-    elif isinstance(content, (list, tuple)):
-        for key, value in enumerate(content):
-            _check_finite(f"{name}.{key}", value)

@@ -24,11 +24,15 @@ from stable_baselines3.common.preprocessing import is_image_space
 
 from seeupo_gym.agents.policies.candidates import CandidateActorCriticPolicy, has_candidates
 from seeupo_gym.envs.vector import make_vec
+from seeupo_gym.system.errors import origin, raised_on_purpose
 
 AUTO = "auto"
 
 # The networks are small, and every run has a process of its own. Use "--set device=cuda" for large networks.
 _DEVICE = "cpu"
+
+# Those that settings are given to; what comes from elsewhere is a fault of an environment.
+_LIBRARIES = ("sb3_contrib", "seeupo_gym", "stable_baselines3", "torch")
 
 # Arguments that the runner itself gives to every algorithm.
 _RESERVED = ("env", "seed", "tensorboard_log", "_init_setup_model")
@@ -122,8 +126,10 @@ class AlgorithmSpec:
         policy = policy_for(env.observation_space, algorithm_class) if self.policy == AUTO else self.policy
         try:
             return algorithm_class(policy, env, seed=seed, **settings)
-        except (AssertionError, TypeError) as error:  # how SB3 and Python refuse settings
+        except (AssertionError, TypeError, ValueError) as error:  # how SB3 and Python refuse settings
             env.close()
+            if raised_on_purpose(error) or origin(error) not in _LIBRARIES:
+                raise
             raise ValueError(f"{self.name} on {env_id} cannot be made with {settings}: {error}") from error
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import gymnasium as gym
 
+from seeupo_gym.system.errors import origin
+
 
 def env_name(env_id: str) -> str:
     """
@@ -25,10 +27,14 @@ def check_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> None:
     :param env_id: a registered Gymnasium id
     :param env_kwargs: its arguments
     :raises ValueError: with one line that says what is wrong
+    :raises Exception: what an environment raises that was given no arguments
     """
     try:
         gym.make(env_id, **(env_kwargs or {})).close()
     except (gym.error.Error, TypeError, ValueError, ImportError) as error:
+        faulty = isinstance(error, (TypeError, ValueError)) and origin(error) not in ("gymnasium", "seeupo_gym")
+        if faulty and not env_kwargs:  # nobody gave it anything
+            raise
         given = f" with {dict(env_kwargs)}" if env_kwargs else ""
         raise ValueError(f"cannot make the environment {env_id!r}{given}: {error}") from error
 

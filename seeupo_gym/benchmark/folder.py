@@ -22,6 +22,7 @@ from seeupo_gym.benchmark.results import (
     to_plain,
     write_json,
 )
+from seeupo_gym.system.errors import DamagedFileError
 
 CHECKPOINTS = "checkpoints"
 _CHECKPOINT = re.compile(r"model_(\d+)_steps\.zip")
@@ -81,7 +82,7 @@ class RunFolder:
             self._check_settings(path, run["settings"])
             try:
                 saved, _ = load_model(path, model.env, model.device)
-            except ValueError as error:
+            except DamagedFileError as error:
                 warnings.warn(f"left out: {error}", stacklevel=2)
                 continue
             self._earlier_is_there = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 import zipfile
 from collections.abc import Mapping
 from io import BufferedIOBase, BytesIO
@@ -12,15 +13,18 @@ from typing import Any, cast
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 
+from seeupo_gym.agents.saved_state import check_state, check_weights
 from seeupo_gym.agents.saving import SavedAlgorithm
-from seeupo_gym.agents.unpickling import UntrustedError, check_weights, read_entries
+from seeupo_gym.agents.unpickling import read_entries
 from seeupo_gym.baselines.registry import AlgorithmSpec, algorithm_names, get_algorithm
 from seeupo_gym.benchmark.results import read_json, to_plain, versions
 from seeupo_gym.envs import ENV_IDS
+from seeupo_gym.envs.arguments import check_count, check_number
+from seeupo_gym.system.errors import UntrustedError, damage_is_told, in_one_line, origin
 from seeupo_gym.system.files import open_atomically
 
 INFO_MEMBER = "seeupo_gym.json"
-_ENTRIES = ("algorithm", "entry_point", "env_id", "env_kwargs", "timesteps")
+_ENTRIES = {"algorithm": str, "entry_point": str, "env_id": str, "env_kwargs": dict, "timesteps": int}
 
 
 def save_model(
@@ -67,17 +71,36 @@ def read_info(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise ValueError(f"there is no model {path}")
-    try:
+    with damage_is_told(path, "model"):
         with zipfile.ZipFile(path) as archive:
             within = archive.read(INFO_MEMBER) if INFO_MEMBER in archive.namelist() else None
         info: Any = read_json(path.with_suffix(".json")) if within is None else json.loads(within)
-    except (OSError, zipfile.BadZipFile, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is no model, or damaged: {error}") from error
-    lacking = [key for key in _ENTRIES if key not in info]
-    if lacking:
-        place = path.with_suffix(".json") if within is None else f"{INFO_MEMBER} in {path}"
-        raise ValueError(f"{place} lacks the entry {lacking[0]!r}")
+        _check_info(info, path.with_suffix(".json").name if within is None else INFO_MEMBER)
     return {"run": {}, **info}
+
+
+def _check_info(info: Any, place: str) -> None:
+    """Refuse a description that lacks something, or holds it in another form."""
+    if not isinstance(info, dict):
+        raise ValueError(f"{place} is no JSON object")
+    for name, kind in _ENTRIES.items():
+        if name not in info:
+            raise ValueError(f"{place} lacks the entry {name!r}")
+        if type(info[name]) is not kind:
+            raise ValueError(f"the entry {name!r} of {place} must be of type {kind.__name__}, got {info[name]!r}")
+    run = info.get("run", {})
+    if not isinstance(run, dict) or (run and not isinstance(run.get("settings"), dict)):
+        raise ValueError(f"the entry 'run' of {place} does not say the settings of the run")
+    if "evaluations" in run:  # a state to go on from
+        rows = run["evaluations"]
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise ValueError(f"the evaluations in {place} are no list of rows")
+        for row in rows:
+            check_count(f"timesteps of the evaluations in {place}", row.get("timesteps"), least=0)
+            for name in ("score", "episode_length", "wall_time"):
+                check_number(f"{name} of the evaluations in {place}", row.get(name))
+        for name in ("training_time", "wall_time"):
+            check_number(f"{name} in {place}", run.get(name), least=0.0)
 
 
 def load_model(
@@ -96,23 +119,38 @@ def load_model(
     path = path if path.suffix == ".zip" else path.with_name(f"{path.name}.zip")
     info = read_info(path)
     spec = AlgorithmSpec(info["algorithm"], info["entry_point"])
-    try:
+    with damage_is_told(path, f"model of {spec.name}"):
         if not trusted:
             _check_names(info)
         algorithm_class = spec.load_class()
-        if issubclass(algorithm_class, SavedAlgorithm):
-            return algorithm_class.load(path, env=env, device=device, trusted=trusted), info
-        file = BytesIO(path.read_bytes())
-        entries = read_entries(file, algorithm_class, trusted=trusted)
-        model = algorithm_class.load(file, env=env, device=device, custom_objects=entries)
-        check_weights(model)
-    except ImportError:  # a package that this model needs: no fault of the file
-        raise
-    except UntrustedError as error:
-        raise UntrustedError(f"{path} is not to be trusted: {error}") from error
-    except Exception as error:  # damaged data can make anything fail
-        raise ValueError(f"{path} is no model of {spec.name}, or damaged: {type(error).__name__}: {error}") from error
+        if not issubclass(algorithm_class, BaseAlgorithm):
+            raise ValueError(f"{spec.entry_point} is no algorithm")
+    with warnings.catch_warnings(record=True) as caught:
+        model = _load(path, algorithm_class, env, device, trusted)
+    for warning in caught:  # not those about a file that is refused
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return model, info
+
+
+def _load(
+    path: Path, algorithm_class: type[BaseAlgorithm], env: Any, device: th.device | str, trusted: bool
+) -> BaseAlgorithm:
+    try:
+        if issubclass(algorithm_class, SavedAlgorithm):
+            return algorithm_class.load(path, env, device, trusted=trusted)
+        with damage_is_told(path, f"model of {algorithm_class.__name__}"):
+            content = path.read_bytes()
+            entries = read_entries(BytesIO(content), algorithm_class, trusted=trusted)
+            model = algorithm_class.load(BytesIO(content), None, device, custom_objects=entries)
+            check_weights(model)
+            check_state(model)
+        if env is None:
+            return model
+        return algorithm_class.load(BytesIO(content), env, device, custom_objects=entries)
+    except ValueError as error:
+        if origin(error) != "stable_baselines3":
+            raise
+        raise ValueError(f"{path} does not fit the environment as it is now: {in_one_line(error)}") from error
 
 
 def _check_names(info: Mapping[str, Any]) -> None:

@@ -28,6 +28,8 @@ from stable_baselines3.common.vec_env import (
     VecVideoRecorder,
 )
 
+from seeupo_gym.envs.arguments import check_flag, check_number
+
 # Wrappers as plain data: "vector", those of the vector environment, innermost first, each with its name under
 # "wrapper" and its settings; "single", the names of those of Gymnasium that change observations or actions.
 WrapperRecord = dict[str, Any]
@@ -65,6 +67,44 @@ def current_record(env: VecEnv | None, recorded: WrapperRecord | None) -> Wrappe
     return recorded  # the model has an environment in which it was not trained yet
 
 
+def check_record(record: Any) -> None:
+    """
+    Refuse what :func:`describe_wrappers` does not write.
+
+    :param record: what a saved model holds
+    :raises ValueError: says what is wrong
+    """
+    lists = {"vector": dict, "single": str}
+    if not isinstance(record, dict) or not all(_is_list_of(kind, record.get(key)) for key, kind in lists.items()):
+        raise ValueError(f"env_wrappers must be a dictionary with lists under 'vector' and 'single', got {record!r}")
+    for described in record["vector"]:
+        name = described.get("wrapper")
+        if not isinstance(name, str):
+            raise ValueError(f"env_wrappers has an entry without the name of its wrapper: {described!r}")
+        if name == VecNormalize.__name__:
+            _check_normalize(described)
+
+
+def _is_list_of(kind: type, value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(part, kind) for part in value)
+
+
+def _check_normalize(described: Mapping[str, Any]) -> None:
+    for name in ("training", "norm_obs", "norm_reward"):
+        check_flag(f"env_wrappers: {name}", described.get(name))
+    for name in ("clip_obs", "clip_reward", "gamma", "epsilon"):
+        check_number(f"env_wrappers: {name}", described.get(name), least=0.0)
+    observations = described.get("observations")
+    if not isinstance(observations, dict):
+        raise ValueError(f"env_wrappers: observations must be a dictionary of statistics, got {observations!r}")
+    for key, rms in {**observations, "returns": described.get("returns")}.items():
+        numbers = {name: np.asarray(rms[name], dtype=np.float64) for name in ("mean", "var", "count")}
+        sound = all(np.isfinite(values).all() for values in numbers.values())
+        if not sound or np.any(numbers["var"] < 0) or numbers["count"] < 0:
+            what = key or "observations"
+            raise ValueError(f"env_wrappers: the mean, variance and count of VecNormalize ({what}) are no such numbers")
+
+
 def wrap_alike(env: VecEnv, record: WrapperRecord) -> VecEnv:
     """
     Put around an environment what it lacks of a record.
@@ -89,7 +129,13 @@ def wrap_alike(env: VecEnv, record: WrapperRecord) -> VecEnv:
                 f"the model was trained in an environment wrapped with {_listed(wanted)} (innermost first), and "
                 f"{name} cannot be made anew: pass a vector environment that is wrapped in the same way"
             )
-        env = makers[name](env, **settings)
+        try:
+            env = makers[name](env, **settings)
+        except (AssertionError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"the wrapper {name} that the model was saved with cannot be put around this environment ({error!r}): "
+                "pass a vector environment that is wrapped as in training"
+            ) from error
     return env
 
 
@@ -182,7 +228,10 @@ def _describe_rms(rms: RunningMeanStd) -> dict[str, Any]:
 
 
 def _fill_rms(rms: RunningMeanStd, described: Mapping[str, Any]) -> None:
-    rms.mean, rms.var = (np.array(described[name], dtype=np.float64) for name in ("mean", "var"))
+    mean, var = (np.array(described[name], dtype=np.float64) for name in ("mean", "var"))
+    if not mean.shape == var.shape == rms.mean.shape:
+        raise ValueError(f"statistics of shape {mean.shape} and {var.shape} for observations of {rms.mean.shape}")
+    rms.mean, rms.var = mean, var
     rms.count = described["count"]
 
 

@@ -101,7 +101,7 @@ def test_the_storage_of_a_tensor_runs_nothing(model, tmp_path):
     inner = pickle.dumps(content.getvalue())[2:-1]  # the bytes alone
     gadget = b"\x80\x04\x8c\x0dtorch.storage\x8c\x10_load_from_bytes\x93" + inner + b"\x85R."
     path = rewrite(tmp_path / "model.zip", tmp_path / "bad.zip", data={"streams": pickled(gadget)})
-    with pytest.raises(pickle.UnpicklingError, match=r"[Ww]eights"):
+    with pytest.raises(ValueError, match=r"UnpicklingError: [Ww]eights"):
         SeeUPO.load(path, trusted=False)
     assert not mark.exists()
     with suppress(Exception):
@@ -235,7 +235,7 @@ def test_what_is_no_model_is_what_sb3_says(tmp_path):
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
         archive.writestr("note", "nothing")
     for trusted in (True, False):
-        with pytest.raises(AssertionError, match="No data found"):
+        with pytest.raises(ValueError, match="No data found"):
             SeeUPO.load(tmp_path / "other", trusted=trusted)
     with pytest.raises(FileNotFoundError, match="nowhere"):
         SeeUPO.load(tmp_path / "nowhere")

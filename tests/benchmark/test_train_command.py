@@ -182,7 +182,7 @@ def test_a_damaged_state_is_left_out(straight, tmp_path, monkeypatch):
     *_, last = checkpoints(tmp_path)
     path = run_folder(tmp_path) / "checkpoints" / last
     path.write_bytes(path.read_bytes()[:5_000])
-    with pytest.warns(UserWarning, match=rf"left out: .*{last} is no model, or damaged"):
+    with pytest.warns(UserWarning, match=rf"left out: .*{last}: it is no model, or damaged"):
         assert train(tmp_path, "--resume") == 0
     assert th.equal(weights(run_folder(tmp_path) / "model.zip"), weights(run_folder(straight) / "model.zip"))
 

@@ -7,6 +7,8 @@ import sys
 
 import numpy as np
 import pytest
+from helpers.docs import ROOT
+from helpers.processes import run
 from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback
 
 from seeupo_gym import SeeUPO, make_vec
@@ -95,3 +97,9 @@ def _a_model_is_there(folder):
 def test_trained_models_survive(tmp_path, n_kills):
     kill_at_random_moments(_train_in_a_loop, tmp_path, n_kills, _a_model_is_there)
     assert main([*TRAIN, "--resume", "--out", str(tmp_path)]) == 0
+
+
+def test_the_benchmark_of_kills_runs(tmp_path):
+    out = run(sys.executable, ROOT / "benchmarks/kills.py", "--kills", "3", cwd=tmp_path)
+    assert "| kills | 3 | 3 |" in out
+    assert "| broken files, or lost ones | 0 | 0 |" in out

@@ -41,6 +41,8 @@ def _of_file(path: Path) -> Iterator[tuple[str, str]]:
             kind, call = ast.unparse(node.exc.func), node.exc
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CALLS:
             kind, call = "Warning", node
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Error"):  # raised elsewhere
+            kind, call = ast.unparse(node.func), node
         else:
             continue
         text = _text(call.args[0]) if call.args else None

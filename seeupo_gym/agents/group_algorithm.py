@@ -37,6 +37,7 @@ from seeupo_gym.envs.episodes import EpisodeLanes, drop_late_answers
 from seeupo_gym.envs.hidden_state import warn_of_hidden_state
 from seeupo_gym.envs.info_keys import CRASHED, MALFORMED, episode_statistics, read_flag
 from seeupo_gym.envs.masks import has_masks, read_masks
+from seeupo_gym.envs.processes import watch_workers
 from seeupo_gym.envs.vector import SeedQueue
 
 SelfGroupAlgorithm = TypeVar("SelfGroupAlgorithm", bound="GroupAlgorithm")
@@ -98,6 +99,8 @@ class GroupAlgorithm(SavedAlgorithm):
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
         check_spaces(env.observation_space, env.action_space)
+        if isinstance(env, VecEnv):
+            watch_workers(env)
         if isinstance(env, gym.Env) and not is_wrapped(env, SeedQueue):
             if monitor_wrapper and not is_wrapped(env, Monitor):
                 env = Monitor(env)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from seeupo_gym.envs.checked_env import check_answers, lane_name
+from seeupo_gym.envs.processes import WorkerError, watch_workers
 from seeupo_gym.envs.replaced_methods import ReplacedMethods
 from seeupo_gym.envs.sole_use import SoleUse
 from seeupo_gym.envs.task import ALL_LANES, Lanes
@@ -80,6 +81,7 @@ class EpisodeLanes:
         self.turns = np.zeros(n_envs, dtype=np.int64)
 
     def __enter__(self) -> EpisodeLanes:
+        watch_workers(self.env)
         self._sole_use = SoleUse(self.env, self._methods)
         check_answers(self.env, self._methods)
         return self
@@ -94,7 +96,7 @@ class EpisodeLanes:
             _INTERRUPTED.add(self.env.unwrapped)
         elif self._queued:
             # When something has failed already, that is what counts; a worker that died cannot be told anything.
-            with suppress(*((EOFError, OSError) if exc is not None else ())):
+            with suppress(*((EOFError, OSError, WorkerError) if exc is not None else ())):
                 self._queue_episodes(None, None)
 
     @property

@@ -8,7 +8,7 @@ could only begin by resetting all environments at once. The two classes here tak
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,10 +20,11 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
-from seeupo_gym.envs.arguments import check_count
+from seeupo_gym.envs.arguments import check_count, check_number
 from seeupo_gym.envs.checked_env import CheckedEnv
 from seeupo_gym.envs.counter_rng import hash_bits
 from seeupo_gym.envs.hidden_state import find_hidden_state
+from seeupo_gym.envs.processes import make_watched
 from seeupo_gym.envs.task import ALL_LANES, HELD_OUT_SEED, MAX_SEED, Lanes, Task, bare_task_env
 
 # More environments than this are a slip of the keyboard: their observations, or their processes, fill the memory.
@@ -308,7 +309,12 @@ class TaskVecEnv(VecEnv):
 
 
 def make_vec(
-    env_id: str, n_envs: int = 1, seed: int | None = None, vec_env_cls: type[VecEnv] | None = None, **kwargs: Any
+    env_id: str,
+    n_envs: int = 1,
+    seed: int | None = None,
+    vec_env_cls: type[VecEnv] | None = None,
+    step_timeout: float | None = None,
+    **kwargs: Any,
 ) -> VecEnv:
     """
     Make the fastest vector environment there is for a registered id.
@@ -319,11 +325,19 @@ def make_vec(
     :param vec_env_cls: SB3 class to use (``DummyVecEnv``, ``SubprocVecEnv``); None: a batched
         :class:`TaskVecEnv` for this package's tasks, ``DummyVecEnv`` for all others and for tasks in a wrapper, such
         as the one that ``max_episode_steps`` adds
+    :param step_timeout: the most seconds that an environment in a process of its own may take for a reset or a step,
+        beyond which it is an error; None: any
     :param kwargs: arguments of the environment
     :return: an SB3 vector environment that reports episode statistics and takes queues of seeds
     :raises ValueError: for an argument of another type or value
+    :raises WorkerError: if an environment cannot be made in its process; later, if one dies or takes too long
     """
     n_envs, seed = _check_arguments(env_id, n_envs, seed, vec_env_cls, kwargs.get("render_mode"))
+    in_processes = _has_processes(vec_env_cls)
+    if step_timeout is not None:
+        check_number("step_timeout", step_timeout, above=0)
+        if not in_processes:
+            raise ValueError("step_timeout is for environments in processes: pass vec_env_cls=SubprocVecEnv too")
     if vec_env_cls is None:
         first = gym.make(env_id, **kwargs)
         task_env = bare_task_env(first)
@@ -337,8 +351,9 @@ def make_vec(
     def make(index: int) -> gym.Env[Any, Any]:
         return SeedQueue(Monitor(CheckedEnv(gym.make(env_id, **kwargs), index)))
 
-    factories: Iterable[Any] = [partial(make, index) for index in range(n_envs)]
-    vec_env = vec_env_cls(factories)  # type: ignore[call-arg, arg-type]
+    factories: list[Any] = [partial(make, index) for index in range(n_envs)]
+    make_all: Any = partial(make_watched, vec_env_cls, timeout=step_timeout) if in_processes else vec_env_cls
+    vec_env: VecEnv = make_all(factories)
     if seed is not None:
         vec_env.seed(seed)
     return vec_env
@@ -355,8 +370,12 @@ def _check_arguments(env_id: Any, n_envs: Any, seed: Any, vec_env_cls: Any, rend
         )
     if not (render_mode is None or isinstance(render_mode, str)):
         raise ValueError(f"render_mode must be None or the name of one of the environment's, got {render_mode!r}")
-    in_processes = cls is not None and issubclass(cls, SubprocVecEnv)
-    n_envs = check_count("n_envs", n_envs, most=MAX_PROCESSES if in_processes else MAX_ENVS)
+    n_envs = check_count("n_envs", n_envs, most=MAX_PROCESSES if _has_processes(vec_env_cls) else MAX_ENVS)
     if seed is not None:
         seed = check_count("seed", seed, least=0, most=MAX_SEED + 1 - n_envs)
     return n_envs, seed
+
+
+def _has_processes(vec_env_cls: Any) -> bool:
+    cls = vec_env_cls.func if isinstance(vec_env_cls, partial) else vec_env_cls
+    return isinstance(cls, type) and issubclass(cls, SubprocVecEnv)

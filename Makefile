@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 SUITES := .venv-suites
 OPENENV := .venv-openenv
 DOCS := .venv-docs
+SB3 := .sb3-conformance
 # Those that need more packages than "make test" has; OpenEnv's have an environment of their own.
 SUITE_TESTS := $(filter-out %_appworld.py %_text_suite.py %_missing.py %_open_env.py, \
   $(wildcard tests/suites/test_*.py tests/agents/language/test_*.py)) tests/baselines/test_real_suite.py \
@@ -16,7 +17,7 @@ DEMO_ARGS ?=
 # Modules are compiled when they are imported; most of torch and transformers never are.
 export PIP_NO_COMPILE := 1
 
-.PHONY: demo test test-fast test-slow programs test-suites test-suites-slow docs lint format type bench clean
+.PHONY: demo test test-fast test-slow programs test-suites test-suites-slow docs sb3-conformance lint format type bench clean
 
 # One stamp for all targets: pinned versions, the package in editable mode, the extras of the tests and the plots.
 $(INSTALLED): setup.cfg pyproject.toml constraints.txt
@@ -94,6 +95,25 @@ $(DOCS)/.installed: $(INSTALLED)
 docs: $(DOCS)/.installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
 
+# The tests of SB3 and sb3-contrib, from their source distributions, and what they import.
+$(SB3)/.installed: $(INSTALLED) | constraints.txt
+	$(call beside_main,$(SB3))
+	$(SB3)/bin/python -m pip install --quiet -c constraints.txt ale-py opencv-python-headless pandas
+	$(BIN)/python -m pip download --quiet --no-deps --no-build-isolation --no-binary :all: -c constraints.txt \
+	  --dest $(SB3)/sdists stable-baselines3 sb3-contrib
+	for sdist in $(SB3)/sdists/*.tar.gz; do tar -xzf $$sdist -C $(SB3); done
+	touch $@
+
+SB3_FILES := $(foreach name,save_load run callbacks custom_policy dict_env deterministic logger predict spaces identity \
+  vec_normalize train_eval_mode vec_check_nan utils,$(SB3)/stable_baselines3-*/tests/test_$(name).py) \
+  $(SB3)/sb3_contrib-*/tests/test_invalid_actions.py
+SB3_PYTEST := PYTHONPATH=tests/conformance $(SB3)/bin/python -m pytest -c tests/conformance/pytest.ini -p sb3_adapter
+
+# SB3's own tests with SeeUPO and GRPO in place of A2C and PPO; see docs/conformance.md. One of them passes only alone.
+sb3-conformance: $(SB3)/.installed
+	$(SB3_PYTEST) -n 2 $(SB3_FILES) --deselect-alone
+	$(SB3_PYTEST) $(SB3)/stable_baselines3-*/tests/test_utils.py -k "test_evaluate_policy_monitors and SubprocVecEnv"
+
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -109,4 +129,4 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/throughput.py
 
 clean:
-	rm -rf $(VENV) $(SUITES) $(OPENENV) $(DOCS) site build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SUITES) $(OPENENV) $(DOCS) $(SB3) site build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,11 +61,31 @@ def check_arguments(
 
 def _check_device(device: Any) -> None:
     """Refuse unknown devices, and a GPU that is not there, for which SB3 would quietly take the CPU."""
+    if not _is_there(device):
+        raise ValueError(f'device={device!r} is not there (torch finds {_n_gpus()} GPUs): use "auto" or "cpu"')
+
+
+def device_to_load_on(device: Any) -> Any:
+    """
+    Find the device for a saved model, which may come from another machine.
+
+    :param device: what was asked for
+    :return: the same; for a GPU that is not there the CPU, as in SB3, with a warning
+    :raises ValueError: for what is no device
+    """
+    if device == "auto" or _is_there(device):
+        return device
+    warnings.warn(f"device={device!r} is not there (torch finds {_n_gpus()} GPUs): the CPU is used", stacklevel=3)
+    return "cpu"
+
+
+def _is_there(device: Any) -> bool:
     try:
         kind = th.device(device)
     except (RuntimeError, TypeError) as error:
         raise ValueError(f'device must be "auto", "cpu", "cuda" or another of torch\'s, got {device!r}') from error
-    if kind.type == "cuda":
-        there = th.cuda.device_count() if th.cuda.is_available() else 0
-        if (kind.index or 0) >= there:
-            raise ValueError(f'device={device!r} is not there (torch finds {there} GPUs): use "auto" or "cpu"')
+    return kind.type != "cuda" or (kind.index or 0) < _n_gpus()
+
+
+def _n_gpus() -> int:
+    return th.cuda.device_count() if th.cuda.is_available() else 0

@@ -16,6 +16,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 
+from seeupo_gym.agents.arguments import device_to_load_on
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 from seeupo_gym.agents.saved_state import check_state, check_weights
 from seeupo_gym.agents.streams import RandomStreams
@@ -164,6 +165,7 @@ class SavedAlgorithm(BaseAlgorithm):
         :raises ValueError: if the file is damaged, settings in it are out of range, or weights not finite
         :raises UntrustedError: if the file is not trusted and holds more than data
         """
+        device = device_to_load_on(device)
         with damage_is_told(path, f"model of {cls.__name__}", given=bool(kwargs or custom_objects)):
             if not isinstance(path, (str, pathlib.Path)):
                 model = cls._load_file(path, device, custom_objects or {}, print_system_info, trusted, kwargs)

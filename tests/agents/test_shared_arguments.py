@@ -54,6 +54,16 @@ def test_a_gpu_that_is_not_there_is_refused():
         SeeUPO("MlpPolicy", CHAIN, device="cuda")
 
 
+@pytest.mark.skipif(th.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_model_of_a_machine_with_a_gpu_loads_on_the_cpu(tmp_path):
+    SeeUPO("MlpPolicy", CHAIN, n_groups=2, group_size=2).save(tmp_path / "model")
+    with pytest.warns(UserWarning, match=r"device='cuda' is not there \(torch finds 0 GPUs\): the CPU is used"):
+        model = SeeUPO.load(tmp_path / "model", device="cuda")
+    assert model.device.type == "cpu"
+    with pytest.raises(ValueError, match='device must be "auto", "cpu"'):
+        SeeUPO.load(tmp_path / "model", device="gpu")
+
+
 def test_numbers_of_numpy_are_taken():
     model = SeeUPO(
         MlpPolicy, CHAIN, n_groups=np.int64(2), group_size=2, seed=np.int64(1), learning_rate=np.float32(1e-3)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from seeupo_gym.baselines.presets import PRESETS
-from seeupo_gym.benchmark.tables import final_table, format_table
+from seeupo_gym.benchmark.tables import final_table, format_table, solved_line
 from seeupo_gym.system.errors import is_about_input
 from seeupo_gym.system.interrupts import exit_code, signals_interrupt
 
@@ -364,7 +364,7 @@ def _benchmark(arguments: argparse.Namespace) -> int:
     if run.kept:
         print(f"kept {len(run.kept)} finished runs of before")
     if run.results:
-        print(f"\n{final_table(run.results)}\n")
+        print(f"\n{final_table(run.results)}\n{solved_line(run.results)}\n")
         paths = [out / CSV_FILE, out / JSON_FILE]
         if not arguments.no_plots:
             paths += plot_learning_curves(out / CSV_FILE, out)

@@ -12,7 +12,7 @@ _REAL_SEEUPO = {"n_envs": 8, "n_groups": 4, "turn_policies": "shared"}
 # of others, and leaves out those whose packages are not installed.
 PRESETS: dict[str, dict[str, Any]] = {
     "demo": {
-        "algos": ["seeupo", "ppo", "a2c"],
+        "algos": ["seeupo", "seeupo_staged", "ppo", "a2c"],
         "envs": ["seeupo_gym/ToolChain-v0", "seeupo_gym/CoordinationTrap-v0"],
         "seeds": [0, 1],
         "steps": 60_000,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+# Of the expert's score.
+_SOLVED = 0.95
+
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """
@@ -57,3 +60,24 @@ def final_table(all_results: Iterable[Mapping[str, Any]]) -> str:
         unit += "; * mean return, as the environment has no expert"
     header = ["environment", "algorithm", ">score", "of each seed", ">success", ">steps", ">steps/s"]
     return f"{format_table(header, rows)}\n({unit}; held-out episodes, deterministic policy)"
+
+
+def solved_line(all_results: Iterable[Mapping[str, Any]]) -> str:
+    """
+    Say in one line which algorithms solved which environment on every seed.
+
+    Solved is a normalised score of at least 0.95 at the end, where the expert's is 1.
+
+    :param all_results: contents of the ``result.json`` files
+    :return: the line; empty if no environment has an expert
+    """
+    by_env: dict[str, dict[str, list[float]]] = {}
+    for result in all_results:
+        score, settings = result["evaluations"][-1]["normalized_score"], result["settings"]
+        if score is not None:
+            by_env.setdefault(settings["environment"], {}).setdefault(settings["algorithm"], []).append(score)
+    parts = []
+    for environment, scores in by_env.items():
+        solvers = [algorithm for algorithm, of_seeds in scores.items() if min(of_seeds) >= _SOLVED]
+        parts.append(f"{environment} by {', '.join(solvers) or 'none'}")
+    return f"Solved on every seed (a score of at least {_SOLVED}): {'; '.join(parts)}." if parts else ""

@@ -31,7 +31,7 @@ AUTO = "auto"
 _DEVICE = "cpu"
 
 # Arguments that the runner itself gives to every algorithm.
-_RESERVED = ("env", "seed", "tensorboard_log", "_init_setup_model")
+_RESERVED = ("env", "env_kwargs", "seed", "tensorboard_log", "_init_setup_model")
 
 
 @dataclass(frozen=True)

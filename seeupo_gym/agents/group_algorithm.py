@@ -31,7 +31,7 @@ from seeupo_gym.agents.progress import ProgressBar
 from seeupo_gym.agents.rollout import GroupRolloutBuffer, env_actions, positions, select_lanes
 from seeupo_gym.agents.saving import SavedAlgorithm
 from seeupo_gym.agents.streams import RandomStreams
-from seeupo_gym.agents.turn_logging import purge_events, record_hparams, record_progress, write_layout
+from seeupo_gym.agents.turn_logging import record_hparams, record_progress, write_layout
 from seeupo_gym.envs.arguments import check_count
 from seeupo_gym.envs.episodes import EpisodeLanes, drop_late_answers
 from seeupo_gym.envs.hidden_state import warn_of_hidden_state
@@ -325,9 +325,6 @@ class GroupAlgorithm(SavedAlgorithm):
                 "are not comparable: use VecNormalize(..., norm_reward=False); SeeUPO normalises advantages itself",
                 stacklevel=2,
             )
-        if self._goes_back and not reset_num_timesteps:
-            purge_events(self.logger, self.num_timesteps)
-        self._goes_back = False
         write_layout(self.logger)
         record_hparams(self.logger, self)
         callback.on_training_start(locals(), globals())

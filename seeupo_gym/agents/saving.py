@@ -49,8 +49,6 @@ class SavedAlgorithm(BaseAlgorithm):
     needed_entries: ClassVar = ("n_turns", "num_timesteps", "stages", "streams")
     # What the model was trained in, for evaluation; None: not trained yet, or by a version that did not note it.
     env_wrappers: WrapperRecord | None = None
-    # True where steps that were logged before may be taken once more.
-    _goes_back = False
     # What changes while episodes are collected, as it was before; None: no collection is under way.
     _iteration_start: dict[str, Any] | None = None
 
@@ -86,12 +84,11 @@ class SavedAlgorithm(BaseAlgorithm):
         """Go back to where an iteration began whose collection was broken off, as a model that was saved then does."""
         if self._iteration_start is not None:
             vars(self).update(self._iteration_start)
-            self._goes_back = True
             if self.env is not None and self.env_wrappers is not None:
                 restore_statistics(self.env, self.env_wrappers)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_goes_back", "_iteration_start"]
+        return [*super()._excluded_save_params(), "_iteration_start"]
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """
@@ -190,7 +187,6 @@ class SavedAlgorithm(BaseAlgorithm):
                 restore_statistics(made, model.env_wrappers)
         if "seed" in kwargs:
             model.set_random_seed(kwargs["seed"])
-        model._goes_back = True
         return model
 
     @classmethod

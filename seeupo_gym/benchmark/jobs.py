@@ -9,7 +9,6 @@ from contextlib import suppress
 from inspect import signature
 from typing import Any
 
-import numpy as np
 from sb3_contrib.common.maskable.utils import is_masking_supported
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
@@ -215,7 +214,6 @@ def _train(
             "evaluations": callback.rows,
             "training_time": callback.seconds_so_far(),
             "wall_time": earlier_seconds + time.perf_counter() - started,
-            "unlogged": _unlogged(model),
         }
 
     saving = _SavingCallback(job, lambda: folder.save_checkpoint(model, state()))
@@ -227,8 +225,6 @@ def _train(
             purge_events(logger, start)
             if not isinstance(model, GroupAlgorithm):  # whose random streams are not saved: not the same once more
                 model.set_random_seed((job.seed + start) % HELD_OUT_SEED)
-            for name, value in run.get("unlogged", {}).items():
-                logger.record(name, value)
         if start < job.total_timesteps:
             model.learn(
                 job.total_timesteps - start,
@@ -258,15 +254,6 @@ def _train(
     }
     folder.finish(model, result)
     return result
-
-
-def _unlogged(model: BaseAlgorithm) -> dict[str, float]:
-    """Return the values of an update that wait for the next rollout to be logged with it, as those of SB3's PPO do."""
-    if isinstance(model, GroupAlgorithm):
-        return {}
-    values, excluded = model.logger.name_to_value, model.logger.name_to_excluded
-    shown = [name for name in values if "tensorboard" not in (excluded.get(name) or ())]
-    return {name: float(values[name]) for name in shown if isinstance(values[name], (int, float, np.number))}
 
 
 def _learn_arguments(model: BaseAlgorithm) -> dict[str, Any]:

@@ -51,14 +51,13 @@ def save_model(
         "entry_point": spec.entry_point,
         "env_id": env_id,
         "env_kwargs": env_kwargs,
+        "timesteps": model.num_timesteps,
         "versions": versions(),
         "run": run or {},
     }
     with open_atomically(path) as file:
         model.save(cast(BufferedIOBase, file))
         with zipfile.ZipFile(file, "a") as archive:
-            # Not that of the model, which may have begun to collect episodes that are not saved.
-            info["timesteps"] = json.loads(archive.read("data"))["num_timesteps"]
             archive.writestr(INFO_MEMBER, json.dumps(to_plain(info), indent=2))
 
 
@@ -102,9 +101,6 @@ def _check_info(info: Any, place: str) -> None:
                 check_number(f"{name} of the evaluations in {place}", row.get(name))
         for name in ("training_time", "wall_time"):
             check_number(f"{name} in {place}", run.get(name), least=0.0)
-        unlogged = run.get("unlogged", {})
-        if not isinstance(unlogged, dict) or not all(isinstance(value, float) for value in unlogged.values()):
-            raise ValueError(f"the entry 'unlogged' in {place} must be a dictionary of numbers, got {unlogged!r}")
 
 
 def load_model(

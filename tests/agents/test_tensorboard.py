@@ -2,7 +2,6 @@
 
 import pytest
 from helpers.models import read_events
-from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 
@@ -73,42 +72,3 @@ def test_many_turns_are_thinned_out_evenly(tmp_path):
     tags = read_events(tmp_path / "SeeUPO_1").Tags()["scalars"]
     turns = {tag.split("/")[1] for tag in tags if tag.startswith("train/turn_")}
     assert turns == {f"turn_{turn:02d}" for turn in logged_turns(50)}
-
-
-class Stop(Exception):
-    """Ends a training as a kill does."""
-
-
-@pytest.mark.parametrize("reloaded", [True, False])
-def test_steps_that_are_taken_once_more_are_shown_once(tmp_path, reloaded):
-    """After a kill between two checkpoints, or an interrupted collection, some steps were logged already."""
-
-    def make(name):
-        folder = str(tmp_path / name)
-        return SeeUPO("MlpPolicy", make_vec(CHAIN, 8), n_groups=2, group_size=4, seed=0, tensorboard_log=folder)
-
-    class Log(BaseCallback):
-        """Logs during the collection of episodes too, as evaluations do."""
-
-        def _on_step(self):
-            for output in self.logger.output_formats:
-                output.write({"eval/step": self.num_timesteps}, {"eval/step": ()}, self.num_timesteps)
-            if self.num_timesteps == stop_at:
-                raise Stop
-            return True
-
-    stop_at = None
-    make("straight").learn(240, callback=Log())
-    stopped, stop_at = make("stopped"), 48 * 3 + 16
-    with pytest.raises(Stop):
-        stopped.learn(240, callback=[CheckpointCallback(12, tmp_path), Log()])
-    stop_at = None
-    if reloaded:
-        stopped = SeeUPO.load(tmp_path / "rl_model_96_steps", env=make_vec(CHAIN, 8))
-    stopped.learn(240 - (48 if reloaded else 144), callback=Log(), reset_num_timesteps=False)
-    straight, resumed = (read_events(tmp_path / name / "SeeUPO_1") for name in ("straight", "stopped"))
-    for tag in straight.Tags()["scalars"]:
-        if tag != "time/fps":
-            expected = [(event.step, event.value) for event in straight.Scalars(tag)]
-            assert [(event.step, event.value) for event in resumed.Scalars(tag)] == expected, tag
-    assert len(resumed.Scalars("train/loss")) == 5

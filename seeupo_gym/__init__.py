@@ -9,11 +9,20 @@ from seeupo_gym.lazy import lazy_names
 
 if TYPE_CHECKING:
     from seeupo_gym.agents import SeeUPO
+    from seeupo_gym.benchmark.evaluation import evaluate
     from seeupo_gym.envs.vector import SeedQueue, make_vec
 
 __version__ = "0.1.0"
 
-__all__ = ["SeeUPO", "SeedQueue", "envs", "make_vec"]
+__all__ = ["SeeUPO", "SeedQueue", "envs", "evaluate", "make_vec"]
 
 # The environments alone do not load torch.
-__getattr__ = lazy_names(__name__, {"SeeUPO": "agents", "SeedQueue": "envs.vector", "make_vec": "envs.vector"})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "SeeUPO": "agents",
+        "SeedQueue": "envs.vector",
+        "evaluate": "benchmark.evaluation",
+        "make_vec": "envs.vector",
+    },
+)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """
-    Make the function ``__getattr__`` of a package that re-exports names without importing their modules at once.
+    Make the functions of a package that re-exports names without importing their modules at once.
 
     :param package: ``__name__`` of the package
     :param homes: name -> module that defines it, without the leading ``seeupo_gym.``
-    :return: the function
+    :return: ``__getattr__``, which imports a name, and ``__dir__``, which lists those that are not imported yet too
     """
 
     def find(name: str) -> Any:
@@ -21,4 +22,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"seeupo_gym.{homes[name]}"), name)
 
-    return find
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return find, names

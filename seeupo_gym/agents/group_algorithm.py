@@ -380,14 +380,15 @@ class GroupAlgorithm(SavedAlgorithm):
         """
         return self.policy.predict(observation, state, episode_start, deterministic, action_masks)
 
-    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+    def set_env(self, env: GymEnv | str, force_reset: bool = True, env_kwargs: dict[str, Any] | None = None) -> None:
         """
         Set another training environment; see SB3.
 
         :param env: environment with the same spaces, and the same number of environments, or what the constructor
             makes one of
         :param force_reset: whether to reset it before training
+        :param env_kwargs: arguments of the environment, for an id
         """
-        made = self.policy_class.make_env(env, self.n_groups * self.group_size, self.policy_kwargs)
+        made = self.policy_class.make_env(env, self.n_groups * self.group_size, self.policy_kwargs, env_kwargs)
         super().set_env(made, force_reset)
         self.starts_checked = False

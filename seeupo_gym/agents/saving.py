@@ -21,6 +21,7 @@ from seeupo_gym.agents.policies.turn_policy import TurnPolicy
 from seeupo_gym.agents.saved_state import check_state, check_weights
 from seeupo_gym.agents.streams import RandomStreams
 from seeupo_gym.agents.unpickling import read_entries
+from seeupo_gym.envs.arguments import check_env_kwargs
 from seeupo_gym.envs.training_wrappers import (
     WrapperRecord,
     current_record,
@@ -147,6 +148,7 @@ class SavedAlgorithm(BaseAlgorithm):
         print_system_info: bool = False,
         force_reset: bool = True,
         trusted: bool = True,
+        env_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> SelfSavedAlgorithm:
         """
@@ -160,11 +162,14 @@ class SavedAlgorithm(BaseAlgorithm):
         :param print_system_info: whether to print on what systems the model was saved and is loaded
         :param force_reset: whether to reset the environment before training
         :param trusted: False: take only data from the file, and execute nothing in it; see docs/trust.md
+        :param env_kwargs: arguments of the environment, for an id
         :param kwargs: attributes to change
         :return: the model, which goes on as the one that was saved; with ``seed=...`` its random streams begin anew
         :raises ValueError: if the file is damaged, settings in it are out of range, or weights not finite
         :raises UntrustedError: if the file is not trusted and holds more than data
         """
+        if env is None:
+            check_env_kwargs(env_kwargs, env, makes_env=False)
         device = device_to_load_on(device)
         with damage_is_told(path, f"model of {cls.__name__}", given=bool(kwargs or custom_objects)):
             if not isinstance(path, (str, pathlib.Path)):
@@ -174,7 +179,7 @@ class SavedAlgorithm(BaseAlgorithm):
                     model = cls._load_file(file, device, custom_objects or {}, print_system_info, trusted, kwargs)
         if env is not None:
             n_episodes = model.n_groups * model.group_size
-            made: GymEnv = model.policy_class.make_env(env, n_episodes, model.policy_kwargs)
+            made: GymEnv = model.policy_class.make_env(env, n_episodes, model.policy_kwargs, env_kwargs)
             made = model._wrap_env(made, model.verbose)
             model.n_envs = made.num_envs  # which set_env alone would refuse to change
             model.set_env(made, force_reset)

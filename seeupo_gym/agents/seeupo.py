@@ -33,6 +33,7 @@ from seeupo_gym.agents.method.statistics import TurnStats
 from seeupo_gym.agents.policies import CandidatePolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, TurnPolicy
 from seeupo_gym.agents.policies.roll_in import act_in_stage
 from seeupo_gym.agents.turn_logging import record_stage, record_turn_stats
+from seeupo_gym.envs.arguments import check_env_kwargs
 
 
 class SeeUPO(GroupAlgorithm):
@@ -50,7 +51,8 @@ class SeeUPO(GroupAlgorithm):
     :param policy: "MlpPolicy", "CnnPolicy", "MultiInputPolicy", "CandidatePolicy", ``CausalLMPolicy``, or another
         subclass of ``TurnPolicy``
     :param env: environment, vector environment, or registered id. For an id of this package a native vector
-        environment with ``n_groups * group_size`` lanes is made; see also ``seeupo_gym.make_vec``
+        environment with ``n_groups * group_size`` lanes is made; see also ``seeupo_gym.make_vec``. Its arguments are
+        ``env_kwargs``
     :param learning_rate: learning rate, or a function of the remaining progress (1 to 0)
     :param n_groups: groups per iteration (B), each from an initial state of its own
     :param group_size: episodes per group (G), at least 2. Neither depends on the number of environments
@@ -106,6 +108,7 @@ class SeeUPO(GroupAlgorithm):
     :param verbose: 0 for no output, 1 for info messages, 2 for debug messages
     :param seed: seed of everything random; never touches a global generator
     :param device: device of the networks
+    :param env_kwargs: arguments of the environment, for example ``{"level": "hard"}``, where ``env`` is an id
     :param _init_setup_model: whether to build the networks on creation
     :raises ValueError: for settings out of range, unsupported spaces and environments of unknown horizon
     """
@@ -155,6 +158,7 @@ class SeeUPO(GroupAlgorithm):
         verbose: int = 0,
         seed: int | None = None,
         device: th.device | str = "auto",
+        env_kwargs: dict[str, Any] | None = None,
         _init_setup_model: bool = True,
     ) -> None:
         arguments = locals()
@@ -167,8 +171,10 @@ class SeeUPO(GroupAlgorithm):
         }
         get_rule(TrainingSettings.at(1.0, given))  # before an environment is made
         vars(self).update(given)
-        if env is not None:
-            env = policy_class.make_env(env, n_groups * group_size, policy_kwargs or {})
+        if env is None:
+            check_env_kwargs(env_kwargs, env, makes_env=False)
+        else:
+            env = policy_class.make_env(env, n_groups * group_size, policy_kwargs or {}, env_kwargs)
         super().__init__(
             policy,
             env,

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 # The command line answers "--help" without loading torch.
-__getattr__ = lazy_names(
+__getattr__, __dir__ = lazy_names(
     __name__,
     {
         "AlgorithmSpec": "baselines.registry",

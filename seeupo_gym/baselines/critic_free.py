@@ -16,6 +16,7 @@ measurements, and ``docs/algorithm.md`` the table.
 
 from __future__ import annotations
 
+from inspect import Parameter, Signature, signature
 from typing import Any, ClassVar
 
 from stable_baselines3.common.type_aliases import GymEnv
@@ -42,6 +43,21 @@ class NamedSetting(SeeUPO):
 
     fixed_settings: ClassVar[dict[str, Any]] = _ONE_LOSS
     default_settings: ClassVar[dict[str, Any]] = {"turn_policies": "shared"}
+
+    __signature__: ClassVar[Signature]
+    """The arguments of :class:`~seeupo_gym.agents.SeeUPO` less those that are fixed, for ``help`` and completion."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        (_, *shown) = signature(cls.__init__).parameters.values()
+        if cls.__init__ is NamedSetting.__init__:
+            (_, policy, env, *settings) = signature(SeeUPO.__init__).parameters.values()
+            shown = [policy, env] + [
+                p.replace(kind=Parameter.KEYWORD_ONLY, default=cls.default_settings.get(p.name, p.default))
+                for p in settings
+                if p.name not in cls.fixed_settings
+            ]
+        cls.__signature__ = Signature(shown)
 
     def __init__(self, policy: str | type[TurnPolicy], env: GymEnv | str | None, **settings: Any) -> None:
         for name, value in self.fixed_settings.items():

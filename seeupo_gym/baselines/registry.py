@@ -35,7 +35,7 @@ _DEVICE = "cpu"
 _LIBRARIES = ("sb3_contrib", "seeupo_gym", "stable_baselines3", "torch")
 
 # Arguments that the runner itself gives to every algorithm.
-_RESERVED = ("env", "seed", "tensorboard_log", "_init_setup_model")
+_RESERVED = ("env", "env_kwargs", "seed", "tensorboard_log", "_init_setup_model")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,29 @@ def check_number(
         words = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit))
         raise ValueError(f"{name} must be a finite number{' ' if words else ''}{words}, got {value!r}")
     return float(value)
+
+
+def check_env_kwargs(env_kwargs: Any, env: Any, makes_env: bool) -> dict[str, Any]:
+    """
+    Check the arguments of an environment that is to be made.
+
+    :param env_kwargs: a dictionary, or None: none
+    :param env: what was given as the environment
+    :param makes_env: whether it is something that an environment is made of
+    :return: the arguments
+    :raises ValueError: for what is no dictionary, and for arguments of what is an environment already
+    """
+    if env_kwargs is None:
+        return {}
+    if not (isinstance(env_kwargs, Mapping) and all(isinstance(name, str) for name in env_kwargs)):
+        raise ValueError(f"env_kwargs must be a dictionary of the environment's arguments, got {env_kwargs!r}")
+    if env_kwargs and not makes_env:
+        given = "no environment" if env is None else f"an environment that is made already, {env}"
+        raise ValueError(
+            f"env_kwargs ({', '.join(env_kwargs)}) are the arguments of an environment given by its id, and env is "
+            f"{given}: pass the id, or make the environment with these arguments"
+        )
+    return dict(env_kwargs)
 
 
 def check_flag(name: str, value: Any) -> bool:

@@ -45,7 +45,8 @@ def test_constructor_keywords_are_documented_attributes():
     documented = set(re.findall(r":param (\w+):", SeeUPO.__doc__))
     assert documented == parameters
     model = SeeUPO("MlpPolicy", TRAP, **SMALL)
-    for name in parameters - {"policy", "stats_window_size", "_init_setup_model"}:
+    # The arguments of an environment are in the environment.
+    for name in parameters - {"policy", "stats_window_size", "env_kwargs", "_init_setup_model"}:
         assert hasattr(model, name), name
     shared = {"learning_rate", "n_epochs", "gamma", "ent_coef", "max_grad_norm", "target_kl", "tensorboard_log"}
     shared |= {"policy_kwargs", "stats_window_size", "verbose", "seed", "device", "_init_setup_model"}

@@ -1,5 +1,8 @@
 """Critic-free algorithms: named settings of SeeUPO, with the gradients that their papers say."""
 
+from inspect import signature
+from typing import ClassVar
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -201,3 +204,31 @@ def test_policy_gradient_step_by_hand(cls, turn_policies):
             expected[network, 9:] += 0.7 / n_rows * grad
     assert np.abs(expected - start).max() > 1e-2
     np.testing.assert_allclose(after.numpy(), expected.reshape(-1), atol=1e-5)
+
+
+@every_class
+def test_its_signature_shows_what_can_be_set(cls):
+    shown = signature(cls).parameters
+    assert set(shown) == set(signature(SeeUPO).parameters) - set(FIXED[cls])
+    assert shown["turn_policies"].default == "shared"
+    assert shown["learning_rate"].default == signature(SeeUPO).parameters["learning_rate"].default
+    named = {name for name, parameter in shown.items() if parameter.kind is parameter.KEYWORD_ONLY}
+    assert set(shown) - named == {"policy", "env"}
+    with pytest.raises(TypeError):
+        cls("MlpPolicy", Guess(), 1e-3)
+
+
+def test_a_subclass_shows_its_own_arguments():
+    class Mine(GRPO):
+        def __init__(self, policy, env, size=4):
+            super().__init__(policy, env, group_size=size)
+
+    class Fixed(GRPO):
+        fixed_settings: ClassVar = {**GRPO.fixed_settings, "gamma": 0.9}
+
+    class Heir(Mine):
+        pass
+
+    for cls in (Mine, Heir):
+        assert list(signature(cls).parameters) == ["policy", "env", "size"]
+    assert "gamma" not in signature(Fixed).parameters

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CausalLMPolicy", "ChatView", "bfcl_functions", "make_chat_vec"]
 
-__getattr__ = lazy_names(
+__getattr__, __dir__ = lazy_names(
     __name__,
     {
         "CausalLMPolicy": "agents.language.policy",

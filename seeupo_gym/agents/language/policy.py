@@ -41,6 +41,7 @@ from seeupo_gym.agents.language.weights import TrainedWeights
 from seeupo_gym.agents.method.batches import select_rows
 from seeupo_gym.agents.method.errors import NonFiniteError
 from seeupo_gym.agents.policies.turn_policy import TurnPolicy
+from seeupo_gym.envs.arguments import check_env_kwargs
 from seeupo_gym.envs.checked_env import check_is_env
 from seeupo_gym.system.files import replace_files
 
@@ -196,7 +197,9 @@ class CausalLMPolicy(TurnPolicy):
         return make_chat_vec(env, n_envs=n_envs, env_kwargs=env_kwargs, **_chat_arguments(policy_kwargs))
 
     @classmethod
-    def make_env(cls, env: Any, n_episodes: int, policy_kwargs: dict[str, Any]) -> GymEnv:
+    def make_env(
+        cls, env: Any, n_episodes: int, policy_kwargs: dict[str, Any], env_kwargs: dict[str, Any] | None = None
+    ) -> GymEnv:
         """
         Put :class:`~seeupo_gym.agents.language.ChatView` around text environments.
 
@@ -205,15 +208,17 @@ class CausalLMPolicy(TurnPolicy):
             alone. A vector environment of :func:`~seeupo_gym.agents.language.make_chat_vec` is returned as it is
         :param n_episodes: number of episodes of an iteration
         :param policy_kwargs: the policy's arguments
+        :param env_kwargs: arguments of the environment, for an id or a function
         :return: the environment
-        :raises ValueError: for what is no environment
+        :raises ValueError: for what is no environment, and for arguments of one that is made already
         """
         if not (isinstance(env, str) or callable(env)):
             check_is_env(env)
+        env_kwargs = check_env_kwargs(env_kwargs, env, makes_env=not isinstance(env, (gym.Env, VecEnv)))
         if isinstance(env, VecEnv):
             return env
         if not isinstance(env, gym.Env):
-            return cls.make_vec(env, n_episodes, policy_kwargs)
+            return cls.make_vec(env, n_episodes, policy_kwargs, env_kwargs)
         if isinstance(env.observation_space, spaces.Dict) and "context" in env.observation_space.spaces:
             return env
         settings = _chat_arguments(policy_kwargs)

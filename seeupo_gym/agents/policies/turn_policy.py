@@ -20,7 +20,7 @@ from torch import nn
 from seeupo_gym.agents.method.batches import select_rows
 from seeupo_gym.agents.method.policy import TrainablePolicies
 from seeupo_gym.agents.policies.turns import observed_turns
-from seeupo_gym.envs.arguments import check_count
+from seeupo_gym.envs.arguments import check_count, check_env_kwargs
 from seeupo_gym.envs.checked_env import check_is_env
 from seeupo_gym.envs.masks import check_masks
 from seeupo_gym.envs.task import bare_task_env
@@ -99,21 +99,25 @@ class TurnPolicy(BasePolicy, TrainablePolicies):
         return make_vec(env, n_envs, **(env_kwargs or {}))
 
     @classmethod
-    def make_env(cls, env: Any, n_episodes: int, policy_kwargs: dict[str, Any]) -> GymEnv:
+    def make_env(
+        cls, env: Any, n_episodes: int, policy_kwargs: dict[str, Any], env_kwargs: dict[str, Any] | None = None
+    ) -> GymEnv:
         """
         Make the environment that :class:`~seeupo_gym.agents.SeeUPO` trains in of what it was given.
 
         :param env: an environment, which is returned as it is, or a registered id
         :param n_episodes: how many episodes an iteration has
         :param policy_kwargs: the policy's arguments
+        :param env_kwargs: arguments of the environment, for an id
         :return: the environment; for an id of this package's tasks a native one with a lane for each episode
-        :raises ValueError: for what is no environment
+        :raises ValueError: for what is no environment, and for arguments of one that is made already
         """
+        env_kwargs = check_env_kwargs(env_kwargs, env, makes_env=isinstance(env, str))
         if not isinstance(env, str):
             check_is_env(env)
             return cast(GymEnv, env)
-        made: gym.Env[Any, Any] = gym.make(env)
-        return made if bare_task_env(made) is None else cls.make_vec(env, n_episodes, policy_kwargs)
+        made: gym.Env[Any, Any] = gym.make(env, **env_kwargs)
+        return made if bare_task_env(made) is None else cls.make_vec(env, n_episodes, policy_kwargs, env_kwargs)
 
     def policy_index(self, turn: int) -> int:
         """

@@ -74,6 +74,13 @@ def make_model(folder):
     return make
 
 
+def test_an_id_and_a_function_take_arguments_of_the_environment(make_model):
+    for env in (GUESS, lambda **kwargs: TextView(gym.make(GUESS, **kwargs))):
+        assert make_model(env=env, env_kwargs=dict(range=4, turns=2)).n_turns == 2
+    with pytest.raises(ValueError, match=r"env_kwargs \(turns\) .*made already"):
+        make_model(env=guess_env(), env_kwargs=dict(turns=2))
+
+
 def weights(model):
     return {name: param.detach().clone() for name, param in model.policy.named_parameters()}
 

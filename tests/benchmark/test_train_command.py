@@ -263,7 +263,8 @@ LONG = [*TRAIN, "--steps", "100000000", "--evals", "1"]
 
 def start(out, *words, command=LONG):
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code += "signal.signal(signal.SIGHUP, signal.SIG_DFL); "  # which nohup would have ignored
+    if "nohup" not in words:  # these tests may run under one themselves
+        code += "signal.signal(signal.SIGHUP, signal.SIG_DFL); "
     code += "from seeupo_gym.cli import main; raise SystemExit(main())"
     process = subprocess.Popen(
         [*words, sys.executable, "-c", code, *command, "--out", str(out)], stderr=subprocess.PIPE, text=True

@@ -84,6 +84,7 @@ class SavedAlgorithm(BaseAlgorithm):
         """Go back to where an iteration began whose collection was broken off, as a model that was saved then does."""
         if self._iteration_start is not None:
             vars(self).update(self._iteration_start)
+            self._iteration_start = None
             if self.env is not None and self.env_wrappers is not None:
                 restore_statistics(self.env, self.env_wrappers)
 
@@ -97,6 +98,7 @@ class SavedAlgorithm(BaseAlgorithm):
         :param env: environment with the same spaces, and the same number of environments
         :param force_reset: whether to reset it before training
         """
+        self._return_to_iteration_start()  # in the environment that it was begun in
         self.env_wrappers = current_record(self.env, self.env_wrappers)
         super().set_env(env, force_reset)
 

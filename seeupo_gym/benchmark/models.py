@@ -46,18 +46,19 @@ def save_model(
     :param run: where the run is that trains it, for one that goes on from the file; None: nothing
     :raises OSError: if the file cannot be written; what was there before is unchanged
     """
-    info = {
+    info: dict[str, Any] = {
         "algorithm": spec.name,
         "entry_point": spec.entry_point,
         "env_id": env_id,
         "env_kwargs": env_kwargs,
-        "timesteps": model.num_timesteps,
         "versions": versions(),
         "run": run or {},
     }
     with open_atomically(path) as file:
         model.save(cast(BufferedIOBase, file))
         with zipfile.ZipFile(file, "a") as archive:
+            # Those of the state that is saved, which may be earlier than the running model's.
+            info["timesteps"] = json.loads(archive.read("data"))["num_timesteps"]
             archive.writestr(INFO_MEMBER, json.dumps(to_plain(info), indent=2))
 
 

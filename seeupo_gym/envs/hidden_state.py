@@ -38,13 +38,11 @@ def warn_of_hidden_state(env: VecEnv, seed: int) -> None:
     :param env: vector environment
     :param seed: seed of the episodes, and of their actions
     """
-    base = env.unwrapped
-    if isinstance(base, DummyVecEnv):
-        difference = find_hidden_state(base.envs[0], seed)
-    elif env.has_attr("find_hidden_state"):  # in a process of its own
+    base, difference = env.unwrapped, None
+    if env.has_attr("find_hidden_state"):  # a SeedQueue, which may be in a process of its own
         difference = env.env_method("find_hidden_state", seed, indices=0)[0]
-    else:
-        return
+    elif isinstance(base, DummyVecEnv):
+        difference = find_hidden_state(base.envs[0], seed)
     if difference is not None:
         warnings.warn(
             f"episodes with the same reset(seed=...) and the same actions differ in the {difference}: "
@@ -63,8 +61,8 @@ def find_hidden_state(env: gym.Env[Any, Any], seed: int) -> str | None:
     :param seed: the seed
     :return: what differed first; None if nothing did, or the environment cannot be copied, or fails
     """
-    while isinstance(env, (Monitor, CheckedEnv)) or type(env).__name__ == "SeedQueue":
-        env = env.env  # type: ignore[attr-defined]
+    while isinstance(env, (Monitor, CheckedEnv)):
+        env = env.env
     if getattr(env.unwrapped, "starts_programs", False):
         return None
     with _unnoticed():

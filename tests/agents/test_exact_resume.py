@@ -170,6 +170,26 @@ def test_an_interrupted_collection_is_begun_again(make, tmp_path):
         assert_same(one.learn(left, reset_num_timesteps=False), plain)
 
 
+def test_another_environment_after_an_interrupt_is_begun_in_anew():
+    """It is checked as the first one was, and keeps its own statistics."""
+
+    class Unfixed(Walk):
+        def reset(self, *, seed=None, options=None):
+            return super().reset(seed=None)
+
+    model = SeeUPO("MlpPolicy", VecNormalize(walks(), norm_reward=False), n_groups=4, group_size=4, seed=0)
+    model.learn(100, callback=lambda *_: model.n_iterations == 0)  # broken off in the second iteration
+    broken_off = model.num_timesteps
+    other = VecNormalize(DummyVecEnv([Unfixed] * 3), norm_reward=False)
+    model.set_env(other)
+    begun = model.num_timesteps
+    assert begun < broken_off
+    with pytest.warns(UserWarning, match="does not reproduce its initial observation"):
+        model.learn(1, reset_num_timesteps=False)
+    played = model.num_timesteps - begun
+    assert other.obs_rms.count < 2 * played
+
+
 def test_the_log_of_a_resumed_training_goes_on_with_the_same_iterations(tmp_path):
     def logged(model, name, **kwargs):
         model.set_logger(Logger(None, [CSVOutputFormat(str(tmp_path / name))]))

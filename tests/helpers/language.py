@@ -2,10 +2,11 @@
 
 import gymnasium as gym
 import numpy as np
+import torch as th
 from gymnasium import spaces
 
 from seeupo_gym.agents.language.tokens import end_of_turn
-from seeupo_gym.envs import NAMESPACE
+from seeupo_gym.envs import NAMESPACE, TextView
 
 GUESS = f"{NAMESPACE}/GuessNumber-v0"
 SMALL = {"range": 8, "turns": 3}
@@ -62,3 +63,43 @@ def play(view, tokenizer, *messages):
     for message in messages:
         results.append(view.step(tokens(tokenizer, message + end, view.action_space.shape[0])))
     return results
+
+
+LORA = {"r": 4, "lora_alpha": 8}
+
+
+def guess_env(turns=2):
+    """A small game in words."""
+    return TextView(gym.make(GUESS, range=4, turns=turns))
+
+
+class Chatter(gym.Env):
+    """Pays for every word, so that any two messages of different lengths differ; two turns."""
+
+    max_turns = 2
+
+    def __init__(self):
+        self.observation_space = self.action_space = gym.spaces.Text(100, min_length=0)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.turn = 0
+        return f"guess {self.np_random.integers(4)}", {}
+
+    def step(self, message):
+        self.turn += 1
+        return (
+            f"guess {min(len(message.split()), 3)}",
+            len(message.split()) + 0.1 * message.count("1"),
+            self.turn == 2,
+            False,
+            {},
+        )
+
+
+def weights(model):
+    return {name: param.detach().clone() for name, param in model.policy.named_parameters()}
+
+
+def same(a, b):
+    return all(th.equal(a[name], b[name]) for name in a)

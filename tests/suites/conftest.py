@@ -1,9 +1,10 @@
 """What several files of a suite's tests ask for as fixtures."""
 
 import pytest
-from helpers.appworld import Stub
+from helpers.appworld import TASKS, Stub
 from helpers.text_world_express import EASY_COIN
 
+from seeupo_gym.envs.suites.appworld import AppWorldEnv
 from seeupo_gym.envs.suites.text_world_express import TextWorldExpressEnv
 
 
@@ -19,3 +20,11 @@ def stub():
     server = Stub()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def stubbed(stub):
+    """An environment of the stand-in."""
+    env = AppWorldEnv(stub.url, tasks=list(TASKS), turns=4, timeout=1)
+    yield env
+    env.close()

@@ -63,14 +63,6 @@ def env(url):
     env.close()
 
 
-@pytest.fixture
-def stubbed(stub):
-    """An environment of the stand-in."""
-    env = AppWorldEnv(stub.url, tasks=list(TASKS), turns=4, timeout=1)
-    yield env
-    env.close()
-
-
 # --- The protocol, with both servers
 
 

@@ -22,16 +22,8 @@ from helpers.suites import (
 )
 
 from seeupo_gym.envs.suites.miniwob import MiniWoBEnv
-from seeupo_gym.envs.suites.miniwob_browser import Browser
 
 pytestmark = pytest.mark.process  # the browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    browser = Browser()
-    yield browser
-    browser.stop()
 
 
 @pytest.fixture

@@ -24,32 +24,6 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from seeupo_gym.envs.suites.appworld import AppWorldEnv
 
 ENV_ID = "seeupo_gym/AppWorld-v0"
-REAL_PYTHON = os.environ.get("APPWORLD_PYTHON")
-
-
-@pytest.fixture(params=["stub", pytest.param("real", marks=pytest.mark.process)])
-def url(request):
-    """Address of a server, stand-in or real."""
-    if request.param == "stub":
-        return request.getfixturevalue("stub").url
-    if not REAL_PYTHON:
-        pytest.skip("APPWORLD_PYTHON is not set")
-    return request.getfixturevalue("real")[0]
-
-
-@pytest.fixture
-def env(url):
-    env = AppWorldEnv(url, tasks=list(TASKS), turns=4, timeout=1, render_mode="ansi")
-    yield env
-    env.close()
-
-
-@pytest.fixture
-def stubbed(stub):
-    """An environment of the stand-in."""
-    env = AppWorldEnv(stub.url, tasks=list(TASKS), turns=4, timeout=1)
-    yield env
-    env.close()
 
 
 # --- What is sent, and what is done about a server that is gone: the stand-in alone

@@ -1,10 +1,6 @@
 """Language models as policies of SeeUPO and its relatives, on a tiny Llama that is built here."""
 
-import io
-import zipfile
-
 import gymnasium as gym
-import numpy as np
 import pytest
 import torch as th
 from stable_baselines3.common.logger import configure
@@ -14,64 +10,18 @@ pytest.importorskip("peft")
 
 from helpers import assert_close  # noqa: E402
 from helpers.generators import global_states  # noqa: E402
+from helpers.language import GUESS, LORA, guess_env, same, weights  # noqa: E402
 from helpers.models import read_events  # noqa: E402
 from helpers.rollouts import collect  # noqa: E402
 
 from seeupo_gym import SeeUPO  # noqa: E402
 from seeupo_gym.agents import NonFiniteError  # noqa: E402
 from seeupo_gym.agents.language import CausalLMPolicy, make_chat_vec, tiny  # noqa: E402
-from seeupo_gym.agents.method.batches import select_rows  # noqa: E402
 from seeupo_gym.baselines import GRPO, GSPO, RLOO, evaluate  # noqa: E402
 from seeupo_gym.benchmark.watch import watch_episode  # noqa: E402
 from seeupo_gym.envs import TextView  # noqa: E402
 
-GUESS = "seeupo_gym/GuessNumber-v0"
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-LORA = dict(r=4, lora_alpha=8)
-
-
-def guess_env(turns=2):
-    return TextView(gym.make(GUESS, range=4, turns=turns))
-
-
-class Chatter(gym.Env):
-    """Pays for every word, so that any two messages of different lengths differ; two turns."""
-
-    max_turns = 2
-
-    def __init__(self):
-        self.observation_space = self.action_space = gym.spaces.Text(100, min_length=0)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.turn = 0
-        return f"guess {self.np_random.integers(4)}", {}
-
-    def step(self, message):
-        self.turn += 1
-        return (
-            f"guess {min(len(message.split()), 3)}",
-            len(message.split()) + 0.1 * message.count("1"),
-            self.turn == 2,
-            False,
-            {},
-        )
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tiny.build(tmp_path_factory.mktemp("tiny"), tiny.collect_texts(guess_env(), 20), hidden_size=32, n_layers=1)
-
-
-@pytest.fixture
-def make_model(folder):
-    def make(algorithm=SeeUPO, env=Chatter, policy_kwargs=None, **settings):
-        kwargs = {"model": folder, "max_context": 96, "max_new_tokens": 4, **(policy_kwargs or {})}
-        settings = {"n_groups": 3, "group_size": 4, "seed": 0, "device": "cpu", **settings}
-        return algorithm(CausalLMPolicy, env, policy_kwargs=kwargs, **settings)
-
-    return make
 
 
 def test_an_id_and_a_function_take_arguments_of_the_environment(make_model):
@@ -79,14 +29,6 @@ def test_an_id_and_a_function_take_arguments_of_the_environment(make_model):
         assert make_model(env=env, env_kwargs=dict(range=4, turns=2)).n_turns == 2
     with pytest.raises(ValueError, match=r"env_kwargs \(turns\) .*made already"):
         make_model(env=guess_env(), env_kwargs=dict(turns=2))
-
-
-def weights(model):
-    return {name: param.detach().clone() for name, param in model.policy.named_parameters()}
-
-
-def same(a, b):
-    return all(th.equal(a[name], b[name]) for name in a)
 
 
 @pytest.mark.parametrize("algorithm", [SeeUPO, GRPO, GSPO, RLOO])
@@ -125,7 +67,7 @@ def test_nothing_is_said_in_an_episode_that_is_over(make_model):
     assert (said[:, 0] >= 0).all()
 
 
-def test_rows_are_those_of_the_conversations(make_model, folder):
+def test_rows_are_those_of_the_conversations(make_model, small_folder):
     """Each turn's context holds the message before it and the reply to it, as the environment gave them."""
     model = make_model()
     first, second = collect(model).turn_batches
@@ -137,88 +79,6 @@ def test_rows_are_those_of_the_conversations(make_model, folder):
         said, then = first.actions[before], new[n:]
         said, then = (model.policy.tokenizer.decode(x[x >= 0].tolist(), skip_special_tokens=True) for x in (said, then))
         assert then == f"{said} guess {min(len(said.split()), 3)}".strip()
-
-
-@pytest.mark.parametrize("extra", [{}, {"batch_size": 5, "n_epochs": 2}, {"reference_kl_coef": 0.1, "ent_coef": 0.02}])
-def test_micro_batches_give_the_same_update(make_model, extra):
-    results = []
-    for micro_batch_size in (None, 2):
-        # Not Adam: its first steps are as large for gradients that are nothing but rounding errors, and for any scale.
-        plain = {"policy_kwargs": {"optimizer_class": th.optim.SGD}, "learning_rate": 0.1, "max_grad_norm": None}
-        model = make_model(micro_batch_size=micro_batch_size, **plain, **extra)
-        before = weights(model)
-        model.learn(1)
-        results.append({name: param - before[name] for name, param in weights(model).items()})
-    assert max(change.abs().max() for change in results[0].values()) > 1e-2
-    for name, change in results[0].items():
-        assert_close(change, results[1][name])
-
-
-def test_gradient_checkpointing_gives_the_same_gradients(make_model):
-    gradients = []
-    for checkpointing in (False, True):
-        model = make_model(policy_kwargs={"gradient_checkpointing": checkpointing})
-        batch = collect(model).turn_batches[0]
-        model.policy.set_training_mode(True)
-        log_probs, _ = model.policy.evaluate_actions(batch.observations, batch.actions, 0)
-        log_probs.sum().backward()
-        gradients.append([param.grad for param in model.policy.parameters()])
-    for a, b in zip(*gradients, strict=True):
-        assert_close(a, b)
-
-
-@pytest.mark.parametrize("lora", [None, LORA])
-def test_gradient_checkpointing_leaves_what_has_no_gradients_alone(make_model, lora):
-    """Prompts of one length or of several, whose common beginning is read into a cache."""
-    model = make_model(policy_kwargs={"gradient_checkpointing": True, "lora": lora})
-    batches = collect(model).turn_batches
-    modes = []
-    model.policy.network.register_forward_pre_hook(lambda network, _: modes.append(network.training))
-    model.policy.set_training_mode(True)
-    with th.no_grad():
-        for turn, batch in enumerate(batches):
-            again, _ = model.policy.evaluate_actions(batch.observations, batch.actions, turn)
-            reference = model.policy.reference_log_probs(batch.observations, batch.actions, turn)
-            assert_close(again, batch.log_probs)
-            assert_close(reference, batch.log_probs)
-    assert not any(modes)
-    model.policy.evaluate_actions(batches[0].observations, batches[0].actions, 0)
-    assert modes[-1]
-
-
-def test_activations_are_computed_again_with_the_adapter_of_their_own_turn(make_model):
-    """Turns with an adapter each, and one backward pass through all of them."""
-    gradients = []
-    for checkpointing in (False, True):
-        model = make_model(
-            policy_kwargs={"lora": LORA, "gradient_checkpointing": checkpointing}, turn_policies="separate"
-        )
-        generator = th.Generator().manual_seed(1)
-        with th.no_grad():  # LoRA starts these at 0, where all adapters are alike
-            for name, param in model.policy.named_parameters():
-                if "lora_B" in name:
-                    param.copy_(0.3 * th.randn(param.shape, generator=generator))
-        batches = collect(model).turn_batches
-        model.policy.set_training_mode(True)
-        rows = [(batch.observations, batch.actions, turn) for turn, batch in enumerate(batches)]
-        outputs = [model.policy.evaluate_actions(*row)[0].sum() for row in rows]
-        th.autograd.backward(outputs)
-        gradients.append({k: p.grad for k, p in model.policy.named_parameters() if p.grad is not None})
-    assert {name.split(".")[-2] for name in gradients[0]} == {"turn_00", "turn_01"}
-    assert gradients[0].keys() == gradients[1].keys()
-    for name, gradient in gradients[0].items():
-        assert_close(gradient, gradients[1][name])
-
-
-def test_rows_at_once_is_a_matter_of_memory_only(make_model):
-    models = [make_model(policy_kwargs={"rows_at_once": rows}) for rows in (3, 64)]
-    batches = [collect(model).turn_batches[0] for model in models]
-    assert len(batches[0].actions) == 12
-    with th.no_grad():
-        for batch in batches:
-            split, whole = (m.policy.evaluate_actions(batch.observations, batch.actions, 0, None, True) for m in models)
-            assert_close(split[0], whole[0])
-            assert_close(split[1], whole[1])
 
 
 def test_lora_trains_the_adapters_only(make_model):
@@ -263,7 +123,7 @@ def test_updating_a_turn_leaves_the_other_adapters_as_they_are(make_model):
 
 
 @pytest.mark.parametrize("lora", [None, LORA, {**LORA, "init_lora_weights": "orthogonal"}])
-def test_the_reference_is_the_model_as_it_was_loaded(make_model, folder, lora):
+def test_the_reference_is_the_model_as_it_was_loaded(make_model, small_folder, lora):
     model = make_model(policy_kwargs={"lora": lora}, learning_rate=1e-2, reference_kl_coef=0.1)
     batch = collect(model).turn_batches[0]
     fresh = make_model().policy.evaluate_actions(batch.observations, batch.actions, 0)[0].detach()
@@ -286,72 +146,6 @@ def test_the_penalty_keeps_the_policy_near_the_reference(make_model):
             back = model.policy.reference_log_probs(batch.observations, batch.actions, 0) - new
         kls.append(float((back.exp() - 1.0 - back).sum(dim=1).mean()))
     assert kls[1] < 0.3 * kls[0]
-
-
-@pytest.mark.parametrize(
-    ("lora", "turn_policies"),
-    [(None, "shared"), (LORA, "shared"), (LORA, "separate")],
-    ids=["full", "lora", "separate"],
-)
-@pytest.mark.parametrize("as_file", [True, False])
-def test_a_loaded_model_goes_on_as_if_it_had_not_stopped(make_model, folder, tmp_path, lora, turn_policies, as_file):
-    settings = {"policy_kwargs": {"lora": lora}, "turn_policies": turn_policies, "learning_rate": 1e-2}
-    whole = make_model(**settings).learn(30)
-    saved = make_model(**settings).learn(15)
-    path = tmp_path / "model" if as_file else io.BytesIO()
-    saved.save(path)
-    with zipfile.ZipFile(tmp_path / "model.zip" if as_file else path) as archive:
-        assert "policy.safetensors" in archive.namelist()
-        assert "policy.pth" not in archive.namelist()
-    loaded = SeeUPO.load(path, env=make_chat_vec(Chatter, folder, 12, 96, 4), device="cpu")
-    assert same(weights(saved), weights(loaded))
-    loaded.learn(15, reset_num_timesteps=False)
-    assert loaded.num_timesteps == whole.num_timesteps
-    assert same(weights(whole), weights(loaded))
-
-
-def test_what_is_not_an_environment_yet_can_be_loaded_with(make_model, tmp_path):
-    model = make_model().learn(15)
-    model.save(tmp_path / "model")
-    for env in (Chatter, Chatter()):
-        loaded = SeeUPO.load(tmp_path / "model", env=env, device="cpu").learn(15)
-        loaded.set_env(Chatter if loaded.n_envs > 1 else Chatter())
-        loaded.learn(15, reset_num_timesteps=False)
-
-
-def test_parameters_of_a_file_are_those_of_the_model(make_model, tmp_path):
-    trained, other = make_model(learning_rate=1e-2).learn(15), make_model()
-    trained.save(tmp_path / "model")
-    assert not same(weights(trained), weights(other))
-    other.set_parameters(tmp_path / "model", device="cpu")
-    assert same(weights(trained), weights(other))
-
-
-def test_a_loaded_model_predicts_the_same_without_an_environment(make_model, tmp_path):
-    model = make_model(learning_rate=1e-2).learn(15)
-    obs = model.env.reset()
-    model.save(tmp_path / "model.zip")
-    loaded = SeeUPO.load(tmp_path / "model.zip", device="cpu")
-    for deterministic in (True, False):
-        actions, state = model.predict(obs, deterministic=deterministic)
-        again, _ = loaded.predict(obs, deterministic=deterministic)
-        np.testing.assert_array_equal(actions, again)
-    assert (state[0] == 1).all()
-
-
-@pytest.mark.parametrize("turn_policies", ["shared", "separate"])
-def test_export_writes_a_plain_model(make_model, tmp_path, turn_policies):
-    model = make_model(policy_kwargs={"lora": LORA}, turn_policies=turn_policies, learning_rate=1e-2).learn(30)
-    batch = collect(model).turn_batches[1]
-    before = weights(model)
-    model.policy.export(tmp_path, turn=1)
-    assert same(before, weights(model))
-    plain = make_model(policy_kwargs={"model": tmp_path})
-    assert not any("lora" in name for name, _ in plain.policy.named_parameters())
-    with th.no_grad():
-        expected, _ = model.policy.evaluate_actions(batch.observations, batch.actions, 1)
-        exported, _ = plain.policy.evaluate_actions(batch.observations, batch.actions, 1)
-    assert_close(exported, expected)
 
 
 def test_same_seed_same_result_and_the_global_generators_are_left_alone(make_model):
@@ -421,13 +215,13 @@ def test_everything_is_in_the_log(make_model, tmp_path):
     assert "<|user|>" in texts[0].tensor_proto.string_val[0].decode()
 
 
-def test_evaluation_on_held_out_seeds(make_model, folder):
+def test_evaluation_on_held_out_seeds(make_model, small_folder):
     result = evaluate(make_model(), GUESS, n_episodes=5, range=4, turns=2)
     assert len(result.returns) == 5
     assert result.successes is not None
 
 
-def test_an_episode_can_be_watched(make_model, folder):
+def test_an_episode_can_be_watched(make_model, small_folder):
     model = make_model()
     told = list(watch_episode(model, GUESS, range=4, turns=2))
     assert sum("[turn " in text for text in told) == 2
@@ -491,16 +285,16 @@ def test_settings_that_make_no_sense(make_model, policy_kwargs, settings, messag
         make_model(policy_kwargs=policy_kwargs, **settings)
 
 
-def test_what_does_not_fit_is_said(make_model, folder, tmp_path):
+def test_what_does_not_fit_is_said(make_model, small_folder, tmp_path):
     with pytest.raises(ValueError, match="must name the language model"):
         SeeUPO(CausalLMPolicy, guess_env)
     with pytest.raises(ValueError, match="reads the observations of ChatView"):
-        SeeUPO(CausalLMPolicy, make_vec_of_numbers(), policy_kwargs={"model": folder})
+        SeeUPO(CausalLMPolicy, make_vec_of_numbers(), policy_kwargs={"model": small_folder})
     other = tiny.build(tmp_path, ["another vocabulary"])
     with pytest.raises(ValueError, match="made with another tokenizer"):
         make_model(env=make_chat_vec(guess_env, other, 2, 96, 4))
     with pytest.raises(ValueError, match="made with another max_context"):
-        make_model(env=make_chat_vec(guess_env, folder, 2, 90, 4))
+        make_model(env=make_chat_vec(guess_env, small_folder, 2, 90, 4))
 
 
 def make_vec_of_numbers():
@@ -513,23 +307,6 @@ def test_staged_training_says_that_there_is_no_uniform_exploration(make_model):
     model = make_model(policy_kwargs={"lora": LORA}, turn_policies="separate", schedule="staged")
     with pytest.raises(NotImplementedError, match='CausalLMPolicy has not: use schedule="sweep"'):
         model.learn(1)
-
-
-def test_bfloat16_is_close_to_float32(make_model):
-    model = make_model()
-    batch = collect(model).turn_batches[0]
-    narrow = make_model(policy_kwargs={"dtype": "bfloat16", "lora": LORA})
-    assert {p.dtype for n, p in narrow.policy.named_parameters() if "lora" not in n} == {th.bfloat16}
-    mixed = make_model(policy_kwargs={"dtype": "bfloat16"})
-    assert {p.dtype for p in mixed.policy.parameters()} == {th.float32}
-    with th.no_grad():
-        exact, _ = model.policy.evaluate_actions(batch.observations, batch.actions, 0)
-        for policy in (narrow.policy, mixed.policy):
-            log_probs, _ = policy.evaluate_actions(batch.observations, batch.actions, 0)
-            th.testing.assert_close(log_probs, exact, atol=0.05, rtol=0)
-            assert not th.equal(log_probs, exact)
-            rows = select_rows(batch.observations, th.arange(2))
-            assert policy(rows, np.zeros(2, dtype=int), th.Generator().manual_seed(0))[1].dtype == th.float32
 
 
 def test_the_progress_bar_says_how_fast_tokens_are_generated(make_model, capsys):
@@ -545,7 +322,7 @@ def test_two_turns_are_learned_from_nothing(tmp_path):
     the untrained model next to nothing. Seeds 0 to 4 had 0.66 to 0.78 in the end.
     """
     words = ["guess", "higher", "lower", *map(str, range(4))]
-    folder = tiny.build(tmp_path, tiny.collect_texts(guess_env(), 20), hidden_size=32, words=words)
+    small_folder = tiny.build(tmp_path, tiny.collect_texts(guess_env(), 20), hidden_size=32, words=words)
     model = SeeUPO(
         CausalLMPolicy,
         guess_env,
@@ -555,7 +332,7 @@ def test_two_turns_are_learned_from_nothing(tmp_path):
         learning_rate=1e-3,
         ent_coef=0.1,
         policy_kwargs={
-            "model": folder,
+            "model": small_folder,
             "max_context": 48,
             "max_new_tokens": 3,
             "chat": {"malformed_reward": -0.2},

@@ -8,7 +8,7 @@ import warnings
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from copy import copy, deepcopy
+from copy import copy
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch as th
@@ -74,7 +74,7 @@ class SavedAlgorithm(BaseAlgorithm):
         self._iteration_start = {
             "num_timesteps": self.num_timesteps,
             "starts_checked": self.starts_checked,
-            "streams": deepcopy(self.streams),
+            "streams": self.streams.clone(),
             "ep_info_buffer": copy(self.ep_info_buffer),
             "ep_success_buffer": copy(self.ep_success_buffer),
             "env_wrappers": self.env_wrappers,

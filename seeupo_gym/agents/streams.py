@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 import torch as th
 from numpy.typing import NDArray
@@ -53,6 +55,14 @@ class RandomStreams:
             new = self._generator(stream, device)
             if name not in self.__dict__ or self.__dict__[name].device != new.device:
                 setattr(self, name, new)
+
+    def clone(self) -> RandomStreams:
+        """Return streams of their own in the same state."""
+        streams = copy(self)
+        for name in ("actions", "predictions", "updates"):
+            # Not deepcopy: torch 2.13 never frees the state of a generator that was copied so, 5 KiB each.
+            setattr(streams, name, getattr(self, name).clone_state())
+        return streams
 
     def episode_seeds(
         self, n_groups: int, group_size: int, independent_noise: bool
